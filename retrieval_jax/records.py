@@ -1,0 +1,64 @@
+"""The records that pass between the parts, and the axis letters of the whole project.
+
+Axis letters: q queries, p passages in the batch, n hard negatives per query, r positives per query, l/m tokens,
+d embedding, c corpus rows, k top-k, e examples, s clusters, v vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+AnyArray = Array | np.ndarray
+
+
+class Batch(NamedTuple):
+  """One global batch. Passages: the q positives first (row i belongs to query i), then hard negatives, row-major.
+
+  p = q * (1 + n). A padding example has weight 0, rows -1 and tokens 0; its passages are padding too.
+  Rows are identities, not mere positions: two rows with equal tokens carry the same (first) row number.
+  """
+
+  query_tokens: Int[AnyArray, "q l"]
+  passage_tokens: Int[AnyArray, "p m"]
+  query_rows: Int[AnyArray, "q"]
+  passage_rows: Int[AnyArray, "p"]
+  positives: Int[
+    AnyArray, "q r"
+  ]  # every known positive row of each query; -1 pads. What must not act as a negative.
+  weights: Float[AnyArray, "q"]  # 0 = padding
+  targets: Float[AnyArray, "q"] | None = None
+  teacher_scores: Float[AnyArray, "q p"] | None = None
+
+
+class EmbeddedBatch(NamedTuple):
+  """A Batch after the towers: what a Loss sees. Fields as in Batch, tokens replaced by embeddings."""
+
+  query: Float[AnyArray, "q d"]
+  passage: Float[AnyArray, "p d"]
+  query_rows: Int[AnyArray, "q"]
+  passage_rows: Int[AnyArray, "p"]
+  positives: Int[AnyArray, "q r"]
+  weights: Float[AnyArray, "q"]
+  targets: Float[AnyArray, "q"] | None = None
+  teacher_scores: Float[AnyArray, "q p"] | None = None
+
+  @classmethod
+  def of(cls, batch: Batch, query: AnyArray, passage: AnyArray) -> "EmbeddedBatch":
+    """Returns `batch` with its tokens replaced by the embeddings `query` [q, d] and `passage` [p, d]."""
+    return cls(query, passage, *batch[2:])
+
+
+class LossOutput(NamedTuple):
+  """The scalar to minimise (float32) and the scalars to log beside it."""
+
+  loss: Float[AnyArray, ""]
+  metrics: Mapping[str, Any]
+
+
+class Ranking(NamedTuple):
+  """The k best corpus rows of each query, best first. Ties: higher score, then smaller row. Row -1 pads (k > corpus)."""
+
+  rows: Int[np.ndarray, "q k"]
+  scores: Float[np.ndarray, "q k"]

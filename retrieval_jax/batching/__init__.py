@@ -1,0 +1,1 @@
+"""Batchers: which examples share a batch, and with that which negatives exist. Plain numpy, one file per policy."""

@@ -1,0 +1,76 @@
+"""Random batches: a fresh permutation of all examples in each epoch."""
+
+import dataclasses
+import functools
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from retrieval_jax.batching.base import PADDING, Batcher, Plan
+from retrieval_jax.errors import UserError
+
+_MAX_SEED = 2**64 - 1
+
+
+@functools.lru_cache(maxsize=2)  # the current epoch, and the one a prefetching reader has already begun
+def _permutation(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "e"]:
+  """Returns the order of the examples in `epoch`: random access to any epoch, nothing carried from the last."""
+  generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
+  order = generator.permutation(num_examples)
+  order.setflags(write=False)
+  return order
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffled:
+  """The Batcher of `shuffled`; see there."""
+
+  batch_size: int
+
+  def __post_init__(self) -> None:
+    if self.batch_size < 1:
+      raise UserError(
+        f"shuffled: batch_size is {self.batch_size}; it must be at least 1. Set --gin.BATCH_SIZE."
+      )
+
+  def plan(self, *, num_examples: int, seed: int) -> Plan:
+    if num_examples < 1:
+      raise UserError(
+        f"shuffled: the training data hold {num_examples} examples, so there is nothing to train on. "
+        "Check the split's name and that the data folder is complete."
+      )
+    if not 0 <= seed <= _MAX_SEED:
+      raise UserError(f"shuffled: the seed is {seed}; it must lie in 0 .. 2**64 - 1.")
+    return Plan(num_examples, seed, {})
+
+  def rows(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
+    epoch, index = divmod(step, self.steps_per_epoch(plan))
+    start = index * self.batch_size
+    batch = _permutation(plan.num_examples, plan.seed, epoch)[start : start + self.batch_size]
+    return np.pad(batch, (0, self.batch_size - len(batch)), constant_values=PADDING)
+
+  def steps_per_epoch(self, plan: Plan) -> int:
+    return max(1, plan.num_examples // self.batch_size)
+
+  def epoch_of(self, plan: Plan, step: int) -> int:
+    return step // self.steps_per_epoch(plan)
+
+  def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
+    del embeddings
+    return plan
+
+
+def shuffled(batch_size: int) -> Batcher:
+  """Returns the Batcher whose epoch e is a random permutation of all examples, cut into batches.
+
+  The permutation is that of Philox keyed by (seed, e). What remains after the last full batch is left out of the
+  epoch: a padded batch would have fewer negatives than the others, and each epoch leaves out other examples. Only
+  when there are fewer examples than one batch holds is the epoch's single batch padded with -1.
+
+  Cost: O(num_examples) once per epoch (0.6 s for 10 million), O(batch_size) per step; 16 bytes per example.
+
+  Raises: UserError for batch_size < 1 and, from `plan`, for empty data or a negative seed.
+
+  Example: `b = shuffled(2); b.rows(b.plan(num_examples=5, seed=0), step=1)` has two of the numbers 0 .. 4.
+  """
+  return Shuffled(batch_size)

@@ -1,0 +1,117 @@
+"""The BERT encoder (Devlin et al. 2019, arXiv 1810.04805): post-norm, learnt positions, exact gelu."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from retrieval_jax import sharding
+from retrieval_jax.models.attention import SelfAttention, mask_bias
+from retrieval_jax.models.dense import Dense
+from retrieval_jax.models.dropout import Dropout
+from retrieval_jax.models.embed import Embed
+from retrieval_jax.models.norms import LayerNorm
+from retrieval_jax.models.parameter import Initializer
+
+TOKEN_TYPES = 2  # the table's size in every published BERT; a single text is type 0
+
+
+class BertMlp(nn.Module):
+  """Returns gelu(x W_i + b_i) W_o + b_o with the exact (erf) gelu."""
+
+  mlp_dim: int
+  init_std: float
+  dtype: str
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "b l d"]) -> Float[Array, "b l d"]:
+    init = nn.initializers.normal(self.init_std)
+    up, down = (sharding.EMBED, sharding.MLP), (sharding.MLP, sharding.EMBED)
+    hidden = Dense(self.mlp_dim, up, init, use_bias=True, dtype=self.dtype, name="wi")(x)
+    hidden = jax.nn.gelu(hidden, approximate=False)
+    return Dense(x.shape[-1], down, init, use_bias=True, dtype=self.dtype, name="wo")(hidden)
+
+
+class BertLayer(nn.Module):
+  """Returns norm(y + mlp(y)) where y = norm(x + attention(x))."""
+
+  num_heads: int
+  mlp_dim: int
+  dropout_rate: float
+  dtype: str
+  layer_norm_eps: float
+  init_std: float
+
+  @nn.compact
+  def __call__(
+    self, x: Float[Array, "b l d"], bias: Float[Array, "b 1 1 l"], *, train: bool
+  ) -> Float[Array, "b l d"]:
+    head_dim = x.shape[-1] // self.num_heads
+    attention = SelfAttention(
+      self.num_heads,
+      head_dim,
+      scale=head_dim**-0.5,
+      kernel_init=nn.initializers.normal(self.init_std),
+      use_bias=True,
+      dropout_rate=self.dropout_rate,
+      dtype=self.dtype,
+      name="attention",
+    )
+    y = Dropout(self.dropout_rate)(attention(x, bias, train=train), train=train)
+    x = LayerNorm(self.layer_norm_eps, self.dtype, name="attention_layer_norm")(x + y)
+    y = BertMlp(self.mlp_dim, self.init_std, self.dtype, name="mlp")(x)
+    y = Dropout(self.dropout_rate)(y, train=train)
+    return LayerNorm(self.layer_norm_eps, self.dtype, name="mlp_layer_norm")(x + y)
+
+
+class BertEncoder(nn.Module):
+  """Returns the last layer's hidden states of embedded tokens.
+
+  Adds the position and token-type embeddings and their LayerNorm itself, so it takes the bare token embeddings.
+  Rows of nothing but padding give finite values and gradients.
+
+  Example: `BertEncoder(num_layers=6, num_heads=12, embed_dim=384, mlp_dim=1536)` is all-MiniLM-L6-v2's encoder.
+  """
+
+  num_layers: int
+  num_heads: int
+  embed_dim: int
+  mlp_dim: int
+  max_positions: int = 512
+  dropout_rate: float = 0.0
+  dtype: str = "float32"
+  layer_norm_eps: float = 1e-12
+  init_std: float = 0.02
+
+  @property
+  def embedding_init(self) -> Initializer:
+    """The initialiser of the token embedding that belongs to this encoder."""
+    return nn.initializers.normal(self.init_std)
+
+  @nn.compact
+  def __call__(
+    self, embedded: Float[Array, "b l d"], mask: Bool[Array, "b l"], *, train: bool
+  ) -> Float[Array, "b l d"]:
+    _, length, width = embedded.shape
+
+    def table(rows: int, axis: str | None, name: str) -> Embed:
+      return Embed(rows, width, self.embedding_init, axes=(axis, sharding.EMBED), dtype=self.dtype, name=name)
+
+    positions = table(self.max_positions, sharding.POSITION, "position_embedding")(jnp.arange(length))
+    types = table(TOKEN_TYPES, None, "token_type_embedding")(jnp.zeros((1,), jnp.int32))
+    x = embedded + (positions + types)[None]
+    x = LayerNorm(self.layer_norm_eps, self.dtype, name="embedding_layer_norm")(x)
+    x = Dropout(self.dropout_rate)(x, train=train)
+    bias = mask_bias(mask)
+    for i in range(self.num_layers):
+      layer = BertLayer(
+        self.num_heads,
+        self.mlp_dim,
+        self.dropout_rate,
+        self.dtype,
+        self.layer_norm_eps,
+        self.init_std,
+        name=f"layers_{i}",
+      )
+      x = layer(x, bias, train=train)
+    return x

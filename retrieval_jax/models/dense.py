@@ -1,0 +1,34 @@
+"""A linear map whose parameters are float32 and carry logical axis names."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from retrieval_jax.models.parameter import Initializer, parameter
+
+
+class Dense(nn.Module):
+  """Returns x W (+ b), computed in `dtype`; W is [in, features].
+
+  axes: logical names of W's two axes; the bias carries the second.
+  precision: of the product, as in jax.lax.dot_general; None leaves it to the backend.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  kernel_init: Initializer
+  use_bias: bool = False
+  dtype: str = "float32"
+  precision: str | None = None
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "*b n"]) -> Float[Array, "*b f"]:
+    kernel = parameter(self, "kernel", self.kernel_init, (x.shape[-1], self.features), self.axes)
+    dtype = jnp.dtype(self.dtype)
+    contract = (((x.ndim - 1,), (0,)), ((), ()))
+    y = jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), contract, precision=self.precision)
+    if self.use_bias:
+      bias = parameter(self, "bias", nn.initializers.zeros, (self.features,), self.axes[1:])
+      y = y + jnp.broadcast_to(bias.astype(dtype), y.shape)
+    return y

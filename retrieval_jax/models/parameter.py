@@ -1,0 +1,23 @@
+"""Declares a module's parameter: float32, with logical axis names."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Initializer = jax.nn.initializers.Initializer
+
+
+def parameter(
+  module: nn.Module, name: str, init: Initializer, shape: Sequence[int], axes: tuple[str | None, ...]
+) -> Float[Array, "..."]:
+  """Returns `module`'s float32 parameter `name`, made by `init` and annotated with one name of sharding.py an axis.
+
+  Example: `parameter(self, "scale", nn.initializers.ones, (512,), (sharding.EMBED,))`.
+  """
+  value = module.param(name, nn.with_logical_partitioning(init, axes), tuple(shape), jnp.float32)
+  # Inside apply and init flax hands out the bare array; its type says the box of the initialiser.
+  assert not isinstance(value, nn.Partitioned)
+  return value

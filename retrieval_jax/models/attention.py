@@ -14,22 +14,19 @@ from retrieval_jax.models.parameter import Initializer
 MASKED = -1e10
 
 
-def mask_bias(mask: Bool[Array, "b k"]) -> Float[Array, "b 1 1 k"]:
-  """Returns what is added to the logits: 0 where `mask` holds, -1e10 elsewhere."""
-  return jnp.where(mask, 0.0, MASKED).astype(jnp.float32)[:, None, None, :]
-
-
 class SelfAttention(nn.Module):
-  """Returns softmax(scale Q K^T + bias) V, heads joined and projected by `out`.
+  """Returns softmax(scale Q K^T + position_bias, over unmasked keys) V, heads joined and projected by `out`.
 
   The projections are [embed, heads * head_dim], head-major (T5X's layout). Softmax in float32.
-  scale: 1 / sqrt(head_dim) for BERT, 1 for T5, whose initialiser absorbs it.
+  scale: 1 / sqrt(head_dim) for BERT, 1 for T5.
+  query_init: of the query projection where it differs from `kernel_init`.
   """
 
   num_heads: int
   head_dim: int
-  scale: float
   kernel_init: Initializer
+  query_init: Initializer | None = None
+  scale: float = 1.0
   use_bias: bool = False
   dropout_rate: float = 0.0
   dropout_broadcast_axes: tuple[int, ...] = ()
@@ -37,34 +34,30 @@ class SelfAttention(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, "b l d"], bias: Float[Array, "#b #h #l l"], *, train: bool
+    self,
+    x: Float[Array, "b l d"],
+    mask: Bool[Array, "b l"],
+    position_bias: Float[Array, "1 h l l"] | None = None,
+    *,
+    train: bool,
   ) -> Float[Array, "b l d"]:
-    batch, length, width = x.shape
-
-    def project(name: str) -> Float[Array, "b l h k"]:
-      dense = Dense(
-        self.num_heads * self.head_dim,
-        (sharding.EMBED, sharding.JOINED_KV),
-        self.kernel_init,
-        self.use_bias,
-        self.dtype,
-        name=name,
-      )
-      return dense(x).reshape(batch, length, self.num_heads, self.head_dim)
-
-    query, key, value = project("query"), project("key"), project("value")
+    query = self._heads("query", self.query_init or self.kernel_init, x)
+    key = self._heads("key", self.kernel_init, x)
+    value = self._heads("value", self.kernel_init, x)
     if self.scale != 1.0:
       query = query * self.scale
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(logits + bias, axis=-1).astype(query.dtype)
+    logits = jnp.einsum("bqhk,blhk->bhql", query, key, preferred_element_type=jnp.float32)
+    if position_bias is not None:
+      logits = logits + position_bias
+    logits = logits + jnp.where(mask, 0.0, MASKED)[:, None, None, :]
+    weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
     weights = Dropout(self.dropout_rate, self.dropout_broadcast_axes)(weights, train=train)
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-    out = Dense(
-      width,
-      (sharding.JOINED_KV, sharding.EMBED),
-      self.kernel_init,
-      self.use_bias,
-      self.dtype,
-      name="out",
-    )
-    return out(mixed.reshape(batch, length, self.num_heads * self.head_dim))
+    mixed = jnp.einsum("bhql,blhk->bqhk", weights, value)
+    axes = (sharding.JOINED_KV, sharding.EMBED)
+    out = Dense(x.shape[-1], axes, self.kernel_init, self.use_bias, self.dtype, name="out")
+    return out(mixed.reshape(*mixed.shape[:2], -1))
+
+  def _heads(self, name: str, init: Initializer, x: Float[Array, "b l d"]) -> Float[Array, "b l h k"]:
+    axes = (sharding.EMBED, sharding.JOINED_KV)
+    dense = Dense(self.num_heads * self.head_dim, axes, init, self.use_bias, self.dtype, name=name)
+    return dense(x).reshape(*x.shape[:2], self.num_heads, self.head_dim)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import sharding
-from retrieval_jax.models.attention import SelfAttention, mask_bias
+from retrieval_jax.models.attention import SelfAttention
 from retrieval_jax.models.dense import Dense
 from retrieval_jax.models.dropout import Dropout
 from retrieval_jax.models.embed import Embed
@@ -44,20 +44,20 @@ class BertLayer(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, "b l d"], bias: Float[Array, "b 1 1 l"], *, train: bool
+    self, x: Float[Array, "b l d"], mask: Bool[Array, "b l"], *, train: bool
   ) -> Float[Array, "b l d"]:
     head_dim = x.shape[-1] // self.num_heads
     attention = SelfAttention(
       self.num_heads,
       head_dim,
-      scale=head_dim**-0.5,
       kernel_init=nn.initializers.normal(self.init_std),
+      scale=head_dim**-0.5,
       use_bias=True,
       dropout_rate=self.dropout_rate,
       dtype=self.dtype,
       name="attention",
     )
-    y = Dropout(self.dropout_rate)(attention(x, bias, train=train), train=train)
+    y = Dropout(self.dropout_rate)(attention(x, mask, train=train), train=train)
     x = LayerNorm(self.layer_norm_eps, self.dtype, name="attention_layer_norm")(x + y)
     y = BertMlp(self.mlp_dim, self.init_std, self.dtype, name="mlp")(x)
     y = Dropout(self.dropout_rate)(y, train=train)
@@ -102,7 +102,6 @@ class BertEncoder(nn.Module):
     x = embedded + (positions + types)[None]
     x = LayerNorm(self.layer_norm_eps, self.dtype, name="embedding_layer_norm")(x)
     x = Dropout(self.dropout_rate)(x, train=train)
-    bias = mask_bias(mask)
     for i in range(self.num_layers):
       layer = BertLayer(
         self.num_heads,
@@ -113,5 +112,5 @@ class BertEncoder(nn.Module):
         self.init_std,
         name=f"layers_{i}",
       )
-      x = layer(x, bias, train=train)
+      x = layer(x, mask, train=train)
     return x

@@ -1,0 +1,1 @@
+"""The shipped gin files, installed as package data of retrieval_jax.configs."""

@@ -1,0 +1,233 @@
+"""Checkpoints through Orbax: saved asynchronously, kept by rule, restored with fall-back past a damaged newest step."""
+
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from retrieval_jax.errors import UserError
+
+PREFIX = "checkpoint"
+FORMAT = 1
+
+
+class CheckpointPolicy(NamedTuple):
+  """When to save and what to keep.
+
+  period: steps between saves (the last step is always saved). keep_latest: newest steps kept. best_metric: the
+  evaluation metric (e.g. "mrr@10", higher is better) by which one more step, the best, is kept; None keeps none.
+  """
+
+  period: int = 1000
+  keep_latest: int = 2
+  best_metric: str | None = None
+
+
+def parameter_table(params: PyTree) -> dict[str, list]:
+  """Returns {path: [shape, dtype]} of a parameter tree: what makes two checkpoints of one architecture."""
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): [list(leaf.shape), str(leaf.dtype)]
+    for path, leaf in leaves
+  }
+
+
+def difference(saved: Mapping[str, list], expected: Mapping[str, list], *, limit: int = 6) -> str:
+  """Returns a readable list of what differs between two parameter tables, or the empty string."""
+  lines = []
+  for path in sorted(set(saved) | set(expected)):
+    if path not in expected:
+      lines.append(f"  {path}: only in the checkpoint {tuple(saved[path][0])}")
+    elif path not in saved:
+      lines.append(f"  {path}: only in the model {tuple(expected[path][0])}")
+    elif list(saved[path]) != list(expected[path]):
+      got, want = saved[path], expected[path]
+      lines.append(f"  {path}: checkpoint {tuple(got[0])} {got[1]}, model {tuple(want[0])} {want[1]}")
+  if len(lines) > limit:
+    lines = [*lines[:limit], f"  ... and {len(lines) - limit} more"]
+  return "\n".join(lines)
+
+
+class Checkpoints:
+  """The checkpoints of one MODEL_DIR: MODEL_DIR/checkpoint_<step>/{state,manifest}.
+
+  Orbax writes a step beside its final name and renames it, so a step that is listed was complete once; a half-deleted
+  or damaged one is noticed at restore, named on stderr, and the next older one is taken.
+
+  Example:
+    with Checkpoints(folder, CheckpointPolicy(period=100)) as checkpoints:
+      checkpoints.save(100, state, metrics={"mrr@10": 0.5})
+  """
+
+  def __init__(
+    self, folder: pathlib.Path, policy: CheckpointPolicy | None = None, *, read_only: bool = False
+  ):
+    _quiet_orbax()
+    import orbax.checkpoint as ocp
+
+    self.folder = pathlib.Path(folder).absolute()
+    self._ocp = ocp
+    self._manager = ocp.CheckpointManager(
+      self.folder,
+      options=_options(policy or CheckpointPolicy(), read_only=read_only),
+      item_names=("state", "manifest"),
+      item_handlers={
+        "state": ocp.PyTreeCheckpointHandler() if read_only else ocp.StandardCheckpointHandler(),
+        "manifest": ocp.JsonCheckpointHandler(),
+      },
+    )
+
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def steps(self) -> list[int]:
+    """Returns the steps on disk, ascending."""
+    return sorted(self._manager.all_steps(read=True))
+
+  def save(
+    self, step: int, state: PyTree, *, manifest: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+  ) -> None:
+    """Starts to save (returns after the copy to host memory); wait() or close() blocks until it is on disk."""
+    args = self._ocp.args
+    record = {**manifest, "format": FORMAT, "step": step, "parameters": parameter_table(state.params)}
+    self._manager.save(
+      step,
+      args=args.Composite(state=args.StandardSave(state), manifest=args.JsonSave(record)),
+      metrics=dict(metrics) if metrics is not None else None,
+      force=True,
+    )
+
+  def manifest(self, step: int) -> dict[str, Any]:
+    """Returns the manifest that was saved with a step."""
+    args = self._ocp.args
+    return self._manager.restore(step, args=args.Composite(manifest=args.JsonRestore()))["manifest"]
+
+  def restore_newest(self, target: PyTree[jax.ShapeDtypeStruct]) -> tuple[PyTree, int] | None:
+    """Returns (state, step) of the newest readable step, or None when there is no checkpoint.
+
+    target: abstract state with shardings; the mesh may differ from the one that saved.
+    Raises: UserError when the checkpoint is of another architecture, or when no listed step can be read.
+    """
+    args = self._ocp.args
+    failures = []
+    for step in reversed(self.steps()):
+      try:
+        saved = self.manifest(step)
+        self._check_architecture(step, saved["parameters"], parameter_table(target.params))
+        restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
+      except UserError:
+        raise
+      except Exception as error:  # Orbax raises many types on damaged files; each means: try an older step
+        failures.append(f"  step {step}: {_first_line(error)}")
+        print(
+          f"warning: checkpoint {step} in {self.folder} cannot be read, trying an older one", file=sys.stderr
+        )
+        continue
+      return restored["state"], step
+    if failures:
+      raise UserError(
+        f"{self.folder}: no checkpoint can be read. Move the folder away to start afresh.\n"
+        + "\n".join(failures)
+      )
+    return None
+
+  def restore_params(
+    self, target: PyTree[jax.ShapeDtypeStruct], *, step: int | None = None
+  ) -> tuple[PyTree, int]:
+    """Returns (model parameters, step) of `step` or of the newest readable one, and nothing else of the state.
+
+    Raises: UserError when there is none, the step is not there, or the architecture differs.
+    """
+    steps = self.steps()
+    if not steps:
+      raise UserError(f"{self.folder}: no checkpoint here. Train first, or give another MODEL_DIR.")
+    if step is not None and step not in steps:
+      raise UserError(f"{self.folder}: no checkpoint of step {step}; there are {steps}.")
+    failures = []
+    for candidate in [step] if step is not None else list(reversed(steps)):
+      try:
+        saved = self.manifest(candidate)
+        prefix = "model/"
+        table = {k.removeprefix(prefix): v for k, v in saved["parameters"].items() if k.startswith(prefix)}
+        self._check_architecture(candidate, table, parameter_table(target))
+        return self._read_model(candidate, target), candidate
+      except UserError:
+        raise
+      except Exception as error:  # as above
+        failures.append(f"  step {candidate}: {_first_line(error)}")
+        print(f"warning: checkpoint {candidate} in {self.folder} cannot be read", file=sys.stderr)
+    raise UserError(f"{self.folder}: no checkpoint can be read.\n" + "\n".join(failures))
+
+  def _read_model(self, step: int, target: PyTree) -> PyTree:
+    ocp = self._ocp
+    item = {"params": {"model": target}}
+    restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+    args = ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True)
+    restored = self._manager.restore(step, args=ocp.args.Composite(state=args))
+    return restored["state"]["params"]["model"]
+
+  def _check_architecture(self, step: int, saved: Mapping[str, list], expected: Mapping[str, list]) -> None:
+    different = difference(saved, expected)
+    if different:
+      raise UserError(
+        f"{self.folder}: checkpoint {step} is of another architecture than the configured model:\n{different}\n"
+        "Use the model this folder was trained with (its config.gin), or another MODEL_DIR."
+      )
+
+  def wait(self) -> None:
+    """Blocks until every started save is on disk."""
+    self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    self._manager.wait_until_finished()
+    self._manager.close()
+
+
+def _options(policy: CheckpointPolicy, *, read_only: bool) -> Any:
+  """Retention: best_fn together with a preservation policy, since either alone deletes the wrong steps (both tried)."""
+  import orbax.checkpoint as ocp
+  from orbax.checkpoint import checkpoint_managers as rules
+
+  common = {"step_prefix": PREFIX, "create": not read_only, "read_only": read_only}
+  if read_only:
+    return ocp.CheckpointManagerOptions(**common)
+  metric = policy.best_metric
+  latest = rules.LatestN(policy.keep_latest)
+  if metric is None:
+    return ocp.CheckpointManagerOptions(
+      **common, preservation_policy=latest, cleanup_tmp_directories=True, enable_async_checkpointing=True
+    )
+
+  def value(metrics: Mapping[str, float]) -> float:
+    return float(metrics.get(metric, -np.inf))
+
+  return ocp.CheckpointManagerOptions(
+    **common,
+    best_fn=value,
+    best_mode="max",
+    preservation_policy=rules.AnyPreservationPolicy([latest, rules.BestN(get_metric_fn=value, n=1)]),
+    cleanup_tmp_directories=True,
+    enable_async_checkpointing=True,
+  )
+
+
+def _first_line(error: Exception) -> str:
+  return (
+    f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[
+      :300
+    ]
+  )
+
+
+def _quiet_orbax() -> None:
+  """Orbax logs dozens of warnings a restore through absl; errors stay."""
+  import logging
+
+  logging.getLogger("absl").setLevel(logging.ERROR)

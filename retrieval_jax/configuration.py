@@ -1,0 +1,238 @@
+"""gin files: found, parsed and checked. With launch.py the only place that knows gin.
+
+gin accepts a misspelt macro silently, reports one missing macro at a time and does not say where anything was set; the
+checks here close these gaps before a program starts.
+"""
+
+import ast
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrieval_jax.errors import UserError, nearest
+
+# A file may offer a component that a program does not use (TRAIN_DATA in eval); any other unread macro is a mistake.
+COMPONENTS = {
+  "MODEL": "models/",
+  "INPUTS": "models/",
+  "PRETRAINED": "models/",
+  "LOSS": "losses/",
+  "BATCHER": "batching/",
+  "OPTIMIZER": "optimizers/",
+  "TRAIN_DATA": "data/",
+  "EVAL_DATA": "data/",
+  "EVALUATORS": "runs/",
+  "SEARCHER": "searchers/",
+}
+MACRO = "gin.macro"
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*=\s*(.*)$")
+_INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
+
+
+class GinFile(NamedTuple):
+  """A file with everything it includes, in the order in which gin reads them."""
+
+  path: pathlib.Path
+  includes: tuple["GinFile", ...]
+
+  def flat(self) -> Iterator[pathlib.Path]:
+    for included in self.includes:
+      yield from included.flat()
+    yield self.path
+
+
+class Macro(NamedTuple):
+  """Where a macro is set: the last assignment wins."""
+
+  value: str
+  where: str
+
+
+def collect(names: Iterable[str], search_paths: Sequence[str]) -> list[GinFile]:
+  """Returns the files by name, their includes resolved; an unknown one is a UserError with the nearest names."""
+  return [read(_find(name, search_paths, "--gin_file"), search_paths) for name in names]
+
+
+def read(path: pathlib.Path, search_paths: Sequence[str] = ()) -> GinFile:
+  """Returns one file with its includes."""
+  includes = []
+  for number, line in enumerate(_lines(path), start=1):
+    match = _INCLUDE.match(line)
+    if match:
+      found = _find(match.group(2), search_paths, f"{path}:{number}: include")
+      includes.append(read(found, search_paths))
+  return GinFile(path, tuple(includes))
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+  try:
+    return path.read_text(encoding="utf-8").split("\n")
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f"{path}: cannot be read as a gin file ({error})") from error
+
+
+def _find(name: str, search_paths: Sequence[str], where: str) -> pathlib.Path:
+  candidates = [pathlib.Path(name)] if os.path.isabs(name) else [pathlib.Path(p) / name for p in search_paths]
+  for candidate in candidates:
+    if candidate.is_file():
+      return candidate.absolute()
+  shipped = pathlib.Path(search_paths[-1]) if search_paths else pathlib.Path()
+  known = [str(p.relative_to(shipped)) for p in shipped.rglob("*.gin")]
+  looked = ", ".join(str(p) for p in search_paths)
+  raise UserError(f"{where} {name}: no such file in {looked}{nearest(name, known) or '.'}")
+
+
+def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Sequence[str]) -> None:
+  """Lets gin read the files and then the bindings; its errors become UserErrors. Not finalized: check() comes first."""
+  import gin
+
+  # gin's second reader takes `runs/x.gin` for a Python package and dies with a TypeError where a folder of that
+  # name without __init__.py lies in the working directory (TensorBoard's usual `runs/`).
+  gin.config._FILE_READERS[:] = [(open, os.path.isfile)]
+  for path in search_paths:
+    gin.add_config_file_search_path(path)
+  for file in files:
+    with _translated(str(file.path)):
+      gin.parse_config_file(str(file.path))
+  for binding in bindings:
+    with _translated(f"--gin.{binding.replace(' = ', '=', 1)}"):
+      gin.parse_config(binding)
+
+
+class _translated:  # noqa: N801  (reads as a word at its use)
+  """Turns gin's many exception types into one UserError that names the file or flag."""
+
+  def __init__(self, where: str):
+    self._where = where
+
+  def __enter__(self) -> None:
+    return None
+
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    if error is None or isinstance(error, UserError) or not isinstance(error, Exception):
+      return
+    import gin
+
+    message = str(error).strip() or type(error).__name__
+    hint = ""
+    match = re.search(r"No configurable matching '([^']+)'", message)
+    if match:
+      known = {selector.split(".", 1)[-1] for selector in gin.config._REGISTRY}
+      hint = nearest(match.group(1).rsplit("/", 1)[-1], known)
+    match = re.search(r"doesn't have a parameter named '([^']+)'", message)
+    if match:
+      message = message.splitlines()[0]
+    raise UserError(f"{self._where}: {message}{hint}") from error
+
+
+def macros_set(files: Sequence[GinFile], bindings: Sequence[str]) -> dict[str, Macro]:
+  """Returns every macro that is assigned, with its last text and place."""
+  found: dict[str, Macro] = {}
+  for path in (path for file in files for path in file.flat()):
+    for number, line in enumerate(_lines(path), start=1):
+      match = _ASSIGNMENT.match(line)
+      if match:
+        found[match.group(1)] = Macro(match.group(2).split("  #")[0].strip(), f"{path}:{number}")
+  for binding in bindings:
+    match = _ASSIGNMENT.match(binding)
+    if match:
+      found[match.group(1)] = Macro(match.group(2), f"--gin.{match.group(1)}")
+  return found
+
+
+def literal_macro(name: str, files: Sequence[GinFile], bindings: Sequence[str]) -> Any:
+  """Returns the Python value of a macro that is set to a literal, else None."""
+  macro = macros_set(files, bindings).get(name)
+  try:
+    return None if macro is None else ast.literal_eval(macro.value)
+  except (SyntaxError, ValueError):
+    return None
+
+
+def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> None:
+  """Raises one UserError with everything that is missing (reachable from the program) and everything left over."""
+  import gin
+
+  config = gin.config._CONFIG
+  assigned = macros_set(files, bindings)
+  read_macros = {name for value in config.values() for name in _macro_names(value)}
+  needed = _reachable(config, program)
+  problems = []
+  for name in sorted(needed):
+    value = config.get((name, MACRO), {}).get("value", gin.REQUIRED)
+    if value is gin.REQUIRED:
+      problems.append(_missing(name, assigned))
+  for name, macro in sorted(assigned.items()):
+    from_flag = macro.where.startswith("--gin.")
+    if name not in read_macros and (from_flag or name not in COMPONENTS):
+      problems.append(
+        f"  {name} is set ({macro.where}) but nothing reads it{nearest(name, read_macros) or '.'}"
+      )
+  if problems:
+    raise UserError("the configuration is not complete:\n" + "\n".join(problems))
+
+
+def _missing(name: str, assigned: Mapping[str, Macro]) -> str:
+  if name in COMPONENTS:
+    return f"  {name} is not set: add a file of {COMPONENTS[name]}, for example --gin_file={COMPONENTS[name]}...gin"
+  where = f"declared in {assigned[name].where}" if name in assigned else "read, but declared nowhere"
+  return f"  {name} is not set ({where}): add --gin.{name}=..."
+
+
+def _references(value: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """Yields (selector, scopes) of everything a value refers to; a macro NAME is ("gin.macro", ("NAME",))."""
+  import gin
+
+  for reference in gin.config.iterate_references(value):
+    yield reference.configurable.selector, tuple(reference.scopes)
+
+
+def _macro_names(value: Any) -> Iterator[str]:
+  return (scopes[-1] for selector, scopes in _references(value) if selector == MACRO)
+
+
+def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str) -> set[str]:
+  """Returns the names of the macros that a call of `program` reads, directly or through what it refers to."""
+  import gin
+
+  todo: list[tuple[str, str]] = [("", gin.config._REGISTRY.get_match(program).selector)]
+  seen: set[tuple[str, str]] = set()
+  while todo:
+    node = todo.pop()
+    if node in seen:
+      continue
+    seen.add(node)
+    name, selector = node
+    for (scope, bound), parameters in config.items():
+      if bound == selector and (bound != MACRO or scope == name):
+        for target, scopes in _references(parameters):
+          todo.append((scopes[-1] if target == MACRO else "", target))
+  return {name for name, selector in seen if selector == MACRO}
+
+
+def section_str(roots: Iterable[str]) -> str:
+  """Returns the operative configuration of these macros alone, as gin text that defines them."""
+  import gin
+
+  operative = gin.config._OPERATIVE_CONFIG
+  wanted = set(roots)
+  kept: dict[tuple[str, str], Any] = {}
+  size = -1
+  while len(kept) > size:
+    size = len(kept)
+    for (scope, selector), parameters in operative.items():
+      if scope.split("/")[0] in wanted:
+        kept[scope, selector] = parameters
+        for _, scopes in _references(parameters):
+          wanted.update(scopes)
+  return gin.config._config_str(kept)
+
+
+def finalize() -> None:
+  """Locks the configuration; what gin itself still finds wrong is a UserError."""
+  import gin
+
+  with _translated("configuration"):
+    gin.finalize()

@@ -1,0 +1,38 @@
+"""The evaluation program: a searcher over tasks, a table, metrics.json and run files. `python -m retrieval_jax.eval`."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.evaluation import RetrievalEvaluator, Searcher
+from retrieval_jax.reporting import table
+
+
+def evaluate(
+  searcher: Searcher,
+  evaluators: Sequence[RetrievalEvaluator],
+  *,
+  model_dir: str,
+  on_start: Callable[[pathlib.Path], None] | None = None,
+) -> dict[str, Mapping[str, float]]:
+  """Runs every evaluator and prints one table; returns {evaluator's name: metrics}.
+
+  Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json and run.trec. on_start is ignored: the folder's configuration is
+  the training's.
+  """
+  del on_start
+  if not evaluators:
+    raise UserError("EVALUATORS is empty: name at least one task to evaluate.")
+  folder = pathlib.Path(model_dir).absolute()
+  results = {evaluator.name: evaluator.run(searcher, model_dir=folder) for evaluator in evaluators}
+  print(f"{searcher.name} {searcher.checkpoint}")
+  print(table(results))
+  for name in results:
+    print(f"wrote {folder / 'eval' / name / f'step_{searcher.step}' / 'metrics.json'}")
+  return results
+
+
+if __name__ == "__main__":
+  from retrieval_jax import launch
+
+  launch.main("eval")

@@ -1,0 +1,181 @@
+"""Retrieval evaluation: search a task's corpus for its queries, measure, write metrics.json and a TREC run file."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from retrieval_jax.data import dataset
+from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.encoding import Encoder
+from retrieval_jax.errors import UserError
+from retrieval_jax.index.bm25 import BM25
+from retrieval_jax.index.exact import search_exact
+from retrieval_jax.metrics.ranking import evaluate_ranking
+from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.paths import atomic_write
+from retrieval_jax.records import Ranking
+from retrieval_jax.retriever import Retriever, evaluation_params
+
+METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
+
+
+class Searcher(Protocol):
+  """Anything that ranks a corpus for queries, and says which state of what it is."""
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def step(self) -> int:
+    """The training step it was taken at; 0 for what was not trained here."""
+    ...
+
+  @property
+  def checkpoint(self) -> str:
+    """Where its parameters come from, for the record."""
+    ...
+
+  def search(self, data: RetrievalData, *, k: int) -> Ranking:
+    """Returns the k best passages of every row of data.examples, in that order."""
+    ...
+
+
+class DenseSearcher(NamedTuple):
+  """Exact inner-product search with the embeddings of one checkpoint."""
+
+  encoder: Encoder
+  step: int
+  checkpoint: str
+  name: str = "dense"
+
+  def search(self, data: RetrievalData, *, k: int) -> Ranking:
+    queries = self.encoder.queries(data.queries)[data.examples]
+    return search_exact(self.encoder.passages(data.passages), queries, k=k)
+
+
+class BM25Searcher(NamedTuple):
+  """BM25 over the passages' texts (lucene variant, English stop words, Snowball stemmer)."""
+
+  k1: float = 1.2
+  b: float = 0.75
+  name: str = "bm25"
+  step: int = 0
+
+  @property
+  def checkpoint(self) -> str:
+    return f"bm25(k1={self.k1}, b={self.b})"
+
+  def search(self, data: RetrievalData, *, k: int) -> Ranking:
+    index = BM25(list(data.passages.texts), k1=self.k1, b=self.b)
+    return index.search([data.queries.texts[int(row)] for row in data.examples], k=k)
+
+
+def dense_searcher(
+  retriever: Retriever,
+  *,
+  model_dir: str,
+  partitioner: Partitioner,
+  step: int | None = None,
+  dtype: str = "float32",
+  tokens_per_batch: int = 8192,
+) -> DenseSearcher:
+  """Returns the searcher of MODEL_DIR's checkpoint `step` (None: the newest; no checkpoint: the pretrained weights)."""
+  params, found, checkpoint = evaluation_params(
+    retriever, partitioner, pathlib.Path(model_dir).absolute(), step=step
+  )
+  encoder = Encoder(retriever.model, params, partitioner, tokens_per_batch=tokens_per_batch, dtype=dtype)
+  return DenseSearcher(encoder, found, checkpoint)
+
+
+class EvaluationResult(NamedTuple):
+  """metrics: name -> mean over the judged queries. counts: queries and corpus size."""
+
+  metrics: Mapping[str, float]
+  ranking: Ranking
+  data: RetrievalData
+
+
+class RetrievalEvaluator(NamedTuple):
+  """Evaluates a searcher on one task's split.
+
+  depth: results ranked per query; "mrr" looks that deep (a relevant passage further down counts 0).
+  run_depth: results written to the run file.
+  """
+
+  source: dataset.Source
+  inputs: TextInputs
+  metrics: Sequence[str] = METRICS
+  depth: int = 1000
+  run_depth: int = 100
+
+  @property
+  def name(self) -> str:
+    """The task's name; with the split behind it unless that is "test"."""
+    return self.source.task if self.source.split == "test" else f"{self.source.task}_{self.source.split}"
+
+  def evaluate(self, searcher: Searcher) -> EvaluationResult:
+    """Returns the metrics of a searcher; every judged query counts, also those without a hit."""
+    data = dataset.load(self.source, self.inputs)
+    if not len(data.examples):
+      raise UserError(f"{self.name}: no query has a relevant passage; there is nothing to evaluate.")
+    ranking = searcher.search(data, k=min(self.depth, data.passages.num_rows))
+    qrels = [data.relevance.row(int(row)) for row in data.examples]
+    means, _ = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics)
+    bad = [name for name, value in means.items() if not np.isfinite(value)]
+    if bad:
+      raise UserError(f"{self.name}: {', '.join(bad)} not finite")
+    return EvaluationResult(means, ranking, data)
+
+  def run(
+    self, searcher: Searcher, *, step: int, checkpoint: str, model_dir: pathlib.Path
+  ) -> dict[str, float]:
+    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics."""
+    result = self.evaluate(searcher)
+    if jax.process_index() == 0:
+      folder = pathlib.Path(model_dir) / "eval" / self.name / f"step_{searcher.step}"
+      write_run(folder / "run.trec", result, depth=self.run_depth, tag=searcher.name)
+      record = {
+        **result.metrics,
+        "queries": len(result.data.examples),
+        "corpus_size": result.data.passages.num_rows,
+        "checkpoint": searcher.checkpoint,
+        "step": searcher.step,
+        "searcher": searcher.name,
+        "task": self.source.task,
+        "split": self.source.split,
+        "task_fingerprint": result.data.fingerprint,
+      }
+      with atomic_write(folder / "metrics.json") as file:
+        json.dump(record, file, indent=2)
+        file.write("\n")
+    return dict(result.metrics)
+
+
+def write_run(path: pathlib.Path, result: EvaluationResult, *, depth: int, tag: str) -> None:
+  """Writes a TREC run file: `query Q0 passage rank score tag`, one line a result, best first.
+
+  Ids with white space cannot stand in that format; they raise UserError naming the id.
+  """
+  with atomic_write(path) as file:
+    for row, passages, scores in zip(
+      result.data.examples, result.ranking.rows[:, :depth], result.ranking.scores[:, :depth], strict=True
+    ):
+      query_id = _token(result.data.queries.ids[int(row)])
+      for rank, (passage, score) in enumerate(zip(passages, scores, strict=True), start=1):
+        if passage >= 0:
+          file.write(
+            f"{query_id} Q0 {_token(result.data.passages.ids[int(passage)])} {rank} {score:.6f} {tag}\n"
+          )
+
+
+def _token(identifier: str) -> str:
+  if not identifier or any(c.isspace() for c in identifier):
+    raise UserError(
+      f"the id {identifier!r} cannot be written to a TREC run file, whose columns are split at white space"
+    )
+  return identifier

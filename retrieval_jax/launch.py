@@ -1,0 +1,219 @@
+"""From the command line to a call: the only file that knows gin and flags. Programs are plain functions elsewhere."""
+
+import argparse
+import ast
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retrieval_jax import configuration
+from retrieval_jax.errors import UserError
+from retrieval_jax.paths import atomic_write, cache_dir
+
+CONFIGS = "retrieval_jax.configs"
+
+
+class Program(NamedTuple):
+  """function: module-level name in retrieval_jax.<program>. reads_model: takes the model section from MODEL_DIR."""
+
+  function: str
+  reads_model: bool
+  example: str
+  takes_queries: bool = False
+
+
+PROGRAMS = {
+  "train": Program(
+    "train", False, "--gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR=/tmp/run"
+  ),
+  "eval": Program("evaluate", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run"),
+  "encode": Program("encode", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run"),
+  "search": Program(
+    "search", True, '--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run "sort an array"', True
+  ),
+}
+
+
+def main(program: str, argv: Sequence[str] | None = None) -> None:
+  """Runs a program; a UserError becomes one message on stderr and exit code 2."""
+  try:
+    run(program, sys.argv[1:] if argv is None else argv)
+  except UserError as error:
+    message = str(error).split("\n  In call to configurable")[0]
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run(program: str, argv: Sequence[str]) -> object:
+  """Parses flags and gin files, checks that nothing is missing or left over, and calls the program."""
+  flags, bindings = parse_flags(program, argv)
+  spec = PROGRAMS[program]
+  import gin
+
+  search_paths = [*flags.gin_search_paths.split(","), str(configs_dir())]
+  files = configuration.collect([f"runs/{program}.gin"], search_paths)
+  user_files = configuration.collect(flags.gin_file, search_paths)
+  if spec.reads_model:
+    files = [*files, *_model_section(user_files, bindings)]
+  files = [*files, *user_files]
+  prepare_jax()
+  configuration.parse(files, bindings, search_paths)
+  configuration.check(f"{program}.{spec.function}", files, bindings)
+  configuration.finalize()
+  configured = gin.get_configurable(f"{program}.{spec.function}")
+
+  def on_start(folder: pathlib.Path) -> None:
+    write_run_files(folder, [program, *argv])
+
+  if spec.takes_queries:
+    return configured(flags.query, on_start=on_start)
+  return configured(on_start=on_start)
+
+
+def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+  """Returns (flags, gin bindings); `--gin.NAME=VALUE` is a binding, VALUE a Python literal, @reference or bare string."""
+  spec = PROGRAMS[program]
+  parser = argparse.ArgumentParser(
+    prog=f"python -m retrieval_jax.{program}",
+    description=(importlib.util.find_spec(f"retrieval_jax.{program}") and _summary(program)) or "",
+    epilog=f"example: python -m retrieval_jax.{program} {spec.example}",
+    allow_abbrev=False,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument(
+    "--gin_file", action="append", default=[], metavar="FILE", help="gin file, repeatable; later files win"
+  )
+  parser.add_argument(
+    "--gin_search_paths",
+    default=".",
+    metavar="DIRS",
+    help="comma-separated folders that gin files are looked up in, before the shipped ones (default: .)",
+  )
+  parser.add_argument(
+    "--gin.NAME=VALUE",
+    dest="_gin",
+    action="store_const",
+    const=None,
+    help="one binding, applied after all files",
+  )
+  if spec.takes_queries:
+    parser.add_argument("query", nargs="+", help="query text")
+  bindings = [_binding(a) for a in argv if a.startswith("--gin.")]
+  flags = parser.parse_args([a for a in argv if not a.startswith("--gin.")])
+  return flags, bindings
+
+
+def _summary(program: str) -> str:
+  source = pathlib.Path(__file__).with_name(f"{program}.py").read_text(encoding="utf-8")
+  return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+
+
+def _binding(argument: str) -> str:
+  name, separator, value = argument.removeprefix("--gin.").partition("=")
+  if not separator or not name:
+    raise UserError(f"{argument}: expected --gin.NAME=VALUE, for example --gin.BATCH_SIZE=64.")
+  value = value.strip()
+  if value[:1] in ("@", "%"):
+    return f"{name} = {value}"
+  try:
+    ast.literal_eval(value)
+  except (SyntaxError, ValueError):
+    if value[:1] in ("'", '"', "[", "(", "{") or "@" in value or "%" in value:
+      return f"{name} = {value}"  # meant as a literal or as gin's own syntax: gin names what is wrong with it
+    return f"{name} = {value!r}"
+  return f"{name} = {value}"
+
+
+def configs_dir() -> pathlib.Path:
+  """Returns the folder of the shipped gin files."""
+  spec = importlib.util.find_spec(CONFIGS)
+  assert spec is not None
+  assert spec.submodule_search_locations
+  return pathlib.Path(next(iter(spec.submodule_search_locations)))
+
+
+def _model_section(
+  files: Sequence[configuration.GinFile], bindings: Sequence[str]
+) -> list[configuration.GinFile]:
+  """Returns MODEL_DIR/model.gin when MODEL_DIR was trained here: its architecture need not be repeated."""
+  model_dir = configuration.literal_macro("MODEL_DIR", files, bindings)
+  if not isinstance(model_dir, str):
+    return []
+  path = pathlib.Path(model_dir).expanduser().absolute() / "model.gin"
+  return [configuration.read(path)] if path.is_file() else []
+
+
+def prepare_jax() -> None:
+  """Settings that must stand before the first array: a persistent compilation cache, quiet TensorFlow."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  import jax
+
+  if not jax.config.jax_compilation_cache_dir:
+    # XLA's CPU executables are specific to the machine: one folder per processor and jaxlib.
+    machine = f"{platform.node()}-{platform.machine()}-jaxlib-{jax.lib.__version__}"
+    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla" / machine))
+
+
+def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
+  """Writes MODEL_DIR/config.gin (all that was used), model.gin (the model section) and versions.json."""
+  import gin
+
+  with atomic_write(folder / "config.gin") as file:
+    file.write(gin.operative_config_str())
+  with atomic_write(folder / "model.gin") as file:
+    file.write(configuration.section_str(("MODEL", "INPUTS")))
+  with atomic_write(folder / "versions.json") as file:
+    json.dump(versions(argv), file, indent=2)
+    file.write("\n")
+
+
+def versions(argv: Sequence[str]) -> dict[str, object]:
+  """Returns what a run must name to be repeated: command, Python, packages, git revision of the code."""
+  from importlib import metadata
+
+  packages = (
+    "retrieval-jax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "seqio",
+    "tensorflow",
+    "numpy",
+  )
+  found = {}
+  for name in packages:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = None
+  return {
+    "command": list(argv),
+    "python": platform.python_version(),
+    "packages": found,
+    "git": _git_revision(),
+  }
+
+
+def _git_revision() -> str | None:
+  command = [
+    "git",
+    "-C",
+    str(pathlib.Path(__file__).parent),
+    "describe",
+    "--always",
+    "--dirty",
+    "--abbrev=40",
+  ]
+  try:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+  except (OSError, subprocess.TimeoutExpired):
+    return None
+  return done.stdout.strip() or None

@@ -1,0 +1,122 @@
+"""The mesh, the rules that map logical axes to it, and the jitted step: the one place that knows about devices."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from retrieval_jax import sharding
+from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.records import Batch
+
+DATA_AXIS = "data"
+MODEL_AXIS = "model"
+Rules = Sequence[tuple[str, str | None]]
+
+# T5X's standard rules at one-dimensional parameter and activation partitioning.
+STANDARD_RULES: Rules = (
+  (sharding.BATCH, DATA_AXIS),
+  (sharding.VOCAB, MODEL_AXIS),
+  (sharding.MLP, MODEL_AXIS),
+  (sharding.HEADS, MODEL_AXIS),
+  (sharding.JOINED_KV, MODEL_AXIS),
+  (sharding.KV, None),
+  (sharding.EMBED, None),
+  (sharding.AFFINITY, None),
+  (sharding.RELPOS_BUCKETS, None),
+  (sharding.POSITION, None),
+  (sharding.LAYERS, None),
+  (sharding.LENGTH, None),
+)
+
+
+class Partitioner(NamedTuple):
+  """A mesh ('data', 'model') and the rules logical axis -> mesh axis (None: not split)."""
+
+  mesh: Mesh
+  rules: Rules
+
+  @property
+  def data_size(self) -> int:
+    """Number of pieces the batch is split into."""
+    return self.mesh.shape[DATA_AXIS]
+
+  @property
+  def replicated(self) -> NamedSharding:
+    return NamedSharding(self.mesh, PartitionSpec())
+
+  @property
+  def rows(self) -> NamedSharding:
+    """Sharding of anything whose first axis is the batch."""
+    return NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
+
+  def spec(self, axes: Sequence[str | None]) -> PartitionSpec:
+    """Returns the PartitionSpec of a parameter with these logical axes. Unknown axis: UserError."""
+    table = dict(self.rules)
+    for axis in axes:
+      if axis is not None and axis not in table:
+        raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, table)}")
+    return PartitionSpec(*(None if axis is None else table[axis] for axis in axes))
+
+  def shardings(self, abstract: PyTree, logical_axes: PyTree) -> PyTree[NamedSharding]:
+    """Returns the NamedSharding of every parameter; a dimension that does not divide is a UserError."""
+
+    def one(path: Any, leaf: jax.ShapeDtypeStruct, axes: Sequence[str | None]) -> NamedSharding:
+      spec = self.spec(axes)
+      for size, name, mesh_axis in zip(leaf.shape, axes, spec, strict=True):
+        parts = 1 if mesh_axis is None else self.mesh.shape[mesh_axis]
+        if size % parts:
+          raise UserError(
+            f"parameter {jax.tree_util.keystr(path, simple=True, separator='/')}: axis {name!r} has {size} entries, "
+            f"which {parts} {mesh_axis!r} partitions do not divide. Choose NUM_PARTITIONS among the divisors of {size}."
+          )
+      return NamedSharding(self.mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(one, abstract, logical_axes)
+
+  def check_batch_size(self, batch_size: int) -> None:
+    """Raises UserError unless every data shard gets the same number of rows."""
+    if batch_size % self.data_size:
+      below = batch_size // self.data_size * self.data_size
+      valid = [size for size in (below, below + self.data_size) if size > 0]
+      raise UserError(
+        f"BATCH_SIZE={batch_size} is not divisible by the {self.data_size} data shards of the mesh "
+        f"{dict(self.mesh.shape)}. Nearest valid values: {' or '.join(map(str, valid))}."
+      )
+
+  def put_batch(self, batch: Batch) -> Batch:
+    """Places the host arrays of a batch on the mesh, rows split over 'data'."""
+    return jax.tree.map(lambda x: jax.device_put(x, self.rows), batch)
+
+  def jit_step(self, step: Callable, state_shardings: PyTree[NamedSharding]) -> Callable:
+    """Returns jit(step: (state, batch) -> (state, metrics)); the old state's buffers are donated."""
+    return jax.jit(
+      step,
+      in_shardings=(state_shardings, self.rows),
+      out_shardings=(state_shardings, self.replicated),
+      donate_argnums=0,
+    )
+
+
+def partitioner(
+  *, num_partitions: int = 1, rules: Rules = STANDARD_RULES, devices: Sequence[jax.Device] | None = None
+) -> Partitioner:
+  """Returns the Partitioner over all devices: num_partitions on 'model', the rest on 'data'.
+
+  The default is plain data parallelism on whatever is there: one CPU, 8 fake CPU devices, GPUs, a TPU slice.
+
+  Example: `partitioner(num_partitions=2)` on 8 devices gives the mesh {'data': 4, 'model': 2}.
+  """
+  found = list(devices) if devices is not None else jax.devices()
+  if num_partitions < 1 or len(found) % num_partitions:
+    divisors = [n for n in range(1, len(found) + 1) if len(found) % n == 0]
+    raise UserError(
+      f"NUM_PARTITIONS={num_partitions} does not divide the {len(found)} devices. Valid values: {divisors}."
+    )
+  grid = np.asarray(found).reshape(-1, num_partitions)
+  # jax.make_mesh defaults to Explicit axes, under which q @ p.T with both sides sharded raises.
+  mesh = Mesh(grid, (DATA_AXIS, MODEL_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+  return Partitioner(mesh, tuple(rules))

@@ -1,0 +1,65 @@
+"""A retriever: the dual encoder with the inputs it reads and the weights it starts from. What a checkpoint is a state of."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, PyTree
+
+from retrieval_jax.checkpoints import Checkpoints
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.errors import UserError
+from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.train_state import abstract_with
+
+
+class Retriever(NamedTuple):
+  """model: the towers. inputs: vocabulary, lengths and prefixes. pretrained: () -> tower parameters, or None.
+
+  The three belong together: a checkpoint means nothing without the vocabulary and prefixes it was trained with.
+  """
+
+  model: DualEncoder
+  inputs: TextInputs
+  pretrained: Callable[[], Mapping] | None = None
+
+
+def initial_params(retriever: Retriever, partitioner: Partitioner, *, seed: int) -> PyTree[Array]:
+  """Returns the parameters before training, on the mesh: initialised from seed, then overlaid with the pretrained."""
+  model = retriever.model
+  abstract = jax.eval_shape(model.init, jax.random.key(seed))
+  shardings = partitioner.shardings(abstract, model.logical_axes())
+  params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(seed))
+  if retriever.pretrained is None:
+    return params
+  return jax.device_put(model.with_pretrained(params, retriever.pretrained()), shardings)
+
+
+def checkpoint_params(
+  retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
+) -> tuple[PyTree[Array], int]:
+  """Returns (parameters, step) of MODEL_DIR's checkpoint `step` (None: the newest); the mesh may be another one."""
+  model = retriever.model
+  abstract = jax.eval_shape(model.init, jax.random.key(0))
+  target = abstract_with(abstract, partitioner.shardings(abstract, model.logical_axes()))
+  if not folder.is_dir():
+    raise UserError(f"MODEL_DIR={folder}: no such folder. Train first, or correct the path.")
+  with Checkpoints(folder, read_only=True) as checkpoints:
+    return checkpoints.restore_params(target, step=step)
+
+
+def evaluation_params(
+  retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
+) -> tuple[PyTree[Array], int, str]:
+  """Returns (parameters, step, where they come from) for programs that read a model.
+
+  The folder's checkpoints come first; a folder without any stands for the pretrained weights, step 0 ("zero-shot").
+  Raises: UserError when there is neither.
+  """
+  trained = folder.is_dir() and any(folder.glob("checkpoint_*"))
+  if trained or step is not None or retriever.pretrained is None:
+    params, found = checkpoint_params(retriever, partitioner, folder, step=step)
+    return params, found, str(folder / f"checkpoint_{found}")
+  return initial_params(retriever, partitioner, seed=0), 0, "pretrained"

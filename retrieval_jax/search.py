@@ -1,0 +1,50 @@
+"""The search program: query text in, ranked passages out. `python -m retrieval_jax.search --gin.MODEL_DIR=... "query"`."""
+
+import pathlib
+import textwrap
+from collections.abc import Callable, Sequence
+
+from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.encode import encode_folder, passage_embeddings
+from retrieval_jax.errors import UserError
+from retrieval_jax.evaluation import DenseSearcher
+from retrieval_jax.index.exact import search_exact
+from retrieval_jax.records import Ranking
+
+SNIPPET_CHARACTERS = 220
+
+
+def search(
+  queries: Sequence[str],
+  searcher: DenseSearcher,
+  data: RetrievalData,
+  inputs: TextInputs,
+  *,
+  model_dir: str,
+  k: int = 5,
+  on_start: Callable[[pathlib.Path], None] | None = None,
+) -> Ranking:
+  """Prints the k best passages of each query and returns their rows and scores.
+
+  The corpus is encoded once per checkpoint and kept in MODEL_DIR/encode/<task>/step_<n>; later calls only encode the
+  queries.
+  """
+  del on_start
+  if not queries or not all(query.strip() for query in queries):
+    raise UserError('no query: give the text to search for, for example `... "sort an array along an axis"`.')
+  corpus = passage_embeddings(encode_folder(model_dir, data, searcher), searcher, data)
+  ranking = search_exact(corpus, searcher.encoder.query_texts(queries, inputs), k=min(k, len(corpus)))
+  for query, rows, scores in zip(queries, ranking.rows, ranking.scores, strict=True):
+    print(f"\nquery: {query}")
+    for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1):
+      text = " ".join(data.passages.texts[int(row)].split())
+      print(f"{rank:>3}  {score:.4f}  {data.passages.ids[int(row)]}")
+      print(textwrap.indent(textwrap.fill(textwrap.shorten(text, SNIPPET_CHARACTERS), 100), " " * 13))
+  return ranking
+
+
+if __name__ == "__main__":
+  from retrieval_jax import launch
+
+  launch.main("search")

@@ -1,0 +1,219 @@
+"""The training program: parts that fit together, a state, a loop. `python -m retrieval_jax.train --gin_file=...`."""
+
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array
+from tqdm import tqdm
+
+from retrieval_jax.batching.base import Batcher, Plan
+from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
+from retrieval_jax.data import dataset
+from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.encoding import Encoder
+from retrieval_jax.errors import UserError
+from retrieval_jax.evaluation import DenseSearcher, RetrievalEvaluator
+from retrieval_jax.interruption import StopRequest
+from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.model_info import write_model_info
+from retrieval_jax.optimizers import Optimizer
+from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.records import Batch
+from retrieval_jax.retriever import Retriever, initial_params
+from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
+from retrieval_jax.train_step import make_train_step
+from retrieval_jax.training_log import Stopwatch, TrainingLog
+
+
+class Recipe(NamedTuple):
+  """What is trained and how: the parts that a gin file each swaps."""
+
+  retriever: Retriever
+  loss: Loss
+  batcher: Batcher
+  optimizer: Optimizer
+  data: dataset.Source
+  evaluators: Sequence[RetrievalEvaluator] = ()
+
+
+class NonFiniteError(UserError):
+  """A loss or gradient became NaN or infinite; nothing after the last good checkpoint was saved."""
+
+
+def train(
+  recipe: Recipe,
+  *,
+  model_dir: str,
+  total_steps: int,
+  partitioner: Partitioner,
+  checkpoints: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008  (an immutable record)
+  seed: int = 0,
+  log_period: int = 10,
+  on_start: Callable[[pathlib.Path], None] | None = None,
+) -> Mapping[str, float]:
+  """Trains until step total_steps, going on from MODEL_DIR's newest checkpoint; returns the last step's metrics.
+
+  Resume is exact: the rows of step t are a function of (seed, t), dropout keys of (seed, t), and everything else is in
+  the checkpoint. SIGTERM and Ctrl-C finish the step, save and return.
+  on_start: called with MODEL_DIR once the parts fit together and before the first step (writes the configuration).
+
+  Raises: UserError for parts that do not fit, NonFiniteError (a UserError) when a loss or gradient is not finite.
+  """
+  folder = pathlib.Path(model_dir).absolute()
+  _check_periods(total_steps, checkpoints.period, log_period)
+  partitioner.check_batch_size(recipe.batcher.batch_size)
+  data = dataset.load(recipe.data, recipe.retriever.inputs)
+  plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
+  make_batch = _batches(recipe.batcher, plan, data, seed)
+  _check_required(recipe.loss, make_batch(0))
+
+  with Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
+    state, start = _start(recipe, saved, partitioner, data, seed)
+    if on_start is not None and jax.process_index() == 0:
+      on_start(folder)
+      write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
+    _describe(recipe, partitioner, data, plan, start, total_steps)
+    step_fn = partitioner.jit_step(
+      make_train_step(recipe.retriever.model, recipe.loss, recipe.optimizer.transform, seed=seed),
+      jax.tree.map(lambda x: x.sharding, state),
+    )
+    manifest = {"task": data.name, "task_fingerprint": data.fingerprint, "seed": seed}
+    log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
+    metrics: Mapping[str, float] = {}
+    pending: tuple[int, Mapping[str, Array]] | None = None
+
+    with tqdm(
+      total=total_steps, initial=start, desc="train", unit="step", disable=jax.process_index() != 0
+    ) as bar:
+      for step in range(start, total_steps):
+        state, device_metrics = step_fn(state, partitioner.put_batch(make_batch(step)))
+        if (
+          pending is not None
+        ):  # the step before, while this one runs: the host never waits for the device twice
+          _to_host(*pending)
+        done = step + 1
+        pending = done, device_metrics
+        watch.tick()
+        bar.update(1)
+        if done % log_period == 0 or done == total_steps:
+          rate = watch.rate()
+          metrics = {**_to_host(*pending), "learning_rate": float(recipe.optimizer.learning_rate(step))}
+          log.write(
+            done, {**metrics, "epoch": recipe.batcher.epoch_of(plan, step), "examples_per_second": rate}
+          )
+          bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
+        if done % checkpoints.period == 0 or done == total_steps or stop.requested:
+          with watch.paused():
+            metrics = {**metrics, **_to_host(*pending)}
+            scores = _evaluate(recipe, partitioner, state, done, folder)
+            if scores:
+              log.write(done, scores)
+            saved.save(done, state, manifest=manifest, metrics=scores or None)
+        if stop.requested:
+          tqdm.write(
+            f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
+          )
+          break
+    log.close()
+  return metrics
+
+
+def _batches(batcher: Batcher, plan: Plan, data: RetrievalData, seed: int) -> Callable[[int], Batch]:
+  """Returns step -> Batch, a pure function of the step."""
+
+  def make(step: int) -> Batch:
+    return dataset.make_batch(data, batcher.rows(plan, step), seed=seed, epoch=batcher.epoch_of(plan, step))
+
+  return make
+
+
+def _start(
+  recipe: Recipe, saved: Checkpoints, partitioner: Partitioner, data: RetrievalData, seed: int
+) -> tuple[TrainState, int]:
+  """Returns (state, step): the newest checkpoint's, or the initial one with the pretrained weights."""
+  model, transform = recipe.retriever.model, recipe.optimizer.transform
+  sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
+
+  def create(rng: Array, model_params: Mapping | None) -> TrainState:
+    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
+
+  rng = jax.random.key(seed)
+  abstract = jax.eval_shape(lambda: create(rng, None))
+  shardings = state_shardings(abstract, model, transform, partitioner)
+  restored = saved.restore_newest(abstract_with(abstract, shardings))
+  if restored is not None:
+    return restored
+  params = initial_params(recipe.retriever, partitioner, seed=seed)
+  return jax.jit(create, out_shardings=shardings)(rng, params), 0
+
+
+def _to_host(step: int, device_metrics: Mapping[str, Array]) -> dict[str, float]:
+  """Returns the metrics as floats; raises NonFiniteError naming the step when one is not finite."""
+  metrics = {name: float(value) for name, value in jax.device_get(device_metrics).items()}
+  bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+  if bad:
+    raise NonFiniteError(
+      f"step {step}: {', '.join(f'{name} is {metrics[name]}' for name in bad)}. Training stopped and nothing of this "
+      "step was saved; earlier checkpoints are whole. Lower LEARNING_RATE, lengthen the warm-up, or check the data."
+    )
+  return metrics
+
+
+def _evaluate(
+  recipe: Recipe, partitioner: Partitioner, state: TrainState, step: int, folder: pathlib.Path
+) -> dict[str, float]:
+  """Returns every evaluator's metrics under "<evaluator>/<metric>"."""
+  scores: dict[str, float] = {}
+  if recipe.evaluators:
+    encoder = Encoder(recipe.retriever.model, state.params["model"], partitioner)
+    searcher = DenseSearcher(encoder, step, str(folder / f"checkpoint_{step}"))
+    for evaluator in recipe.evaluators:
+      results = evaluator.run(searcher, model_dir=folder)
+      scores.update({f"{evaluator.name}/{name}": value for name, value in results.items()})
+  return scores
+
+
+def _check_periods(total_steps: int, checkpoint_period: int, log_period: int) -> None:
+  for name, value in (
+    ("TRAIN_STEPS", total_steps),
+    ("CHECKPOINT_PERIOD", checkpoint_period),
+    ("LOG_PERIOD", log_period),
+  ):
+    if not isinstance(value, int) or value < 1:
+      raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
+
+
+def _check_required(loss: Loss, batch: Batch) -> None:
+  missing = sorted(name for name in loss.requires if getattr(batch, name, None) is None)
+  if missing:
+    raise UserError(
+      f"the loss reads {', '.join(missing)}, which this task's batches do not have. Choose another loss."
+    )
+
+
+def _describe(
+  recipe: Recipe, partitioner: Partitioner, data: RetrievalData, plan: Plan, start: int, total_steps: int
+) -> None:
+  """Prints once what is trained on what: the numbers a user checks before leaving the machine alone."""
+  if jax.process_index() != 0:
+    return
+  batch = recipe.batcher.batch_size
+  platform = jax.devices()[0].platform
+  print(
+    f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"
+    f"inputs: {recipe.retriever.inputs.describe()}\n"
+    f"mesh: {dict(partitioner.mesh.shape)} of {platform}, batch {batch} ({batch // partitioner.data_size} a shard), "
+    f"{recipe.batcher.steps_per_epoch(plan):,} steps an epoch\n"
+    f"steps: {start:,} -> {total_steps:,}",
+    flush=True,
+  )
+
+
+if __name__ == "__main__":
+  from retrieval_jax import launch
+
+  launch.main("train")

@@ -1,0 +1,81 @@
+"""What a training run carries from step to step, how it starts, and how it lies on the mesh."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int, PyTree
+
+from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.partitioning import Partitioner
+
+
+class TrainState(flax.struct.PyTreeNode):
+  """step: number of updates done. params: {"model": ..., "loss": ...}. No random key: keys are fold_in(root, step)."""
+
+  step: Int[Array, ""]
+  params: Mapping[str, PyTree[Array]]
+  loss_state: PyTree[Array]
+  opt_state: PyTree[Array]
+
+
+def initial_state(
+  rng: Array,
+  model: DualEncoder,
+  loss: Loss,
+  transform: optax.GradientTransformation,
+  *,
+  data: DataSizes,
+  model_params: PyTree[Array] | None = None,
+) -> TrainState:
+  """Returns the state at step 0 (pure: works under jit and eval_shape).
+
+  model_params: pretrained parameters to start from; None initialises them from rng.
+  """
+  model_rng, loss_rng = jax.random.split(rng)
+  if model_params is None:
+    model_params = model.init(model_rng)
+  loss_params, loss_state = loss.init(loss_rng, embed_dim=model.embed_dim, data=data)
+  params = {"model": model_params, "loss": loss_params}
+  return TrainState(jnp.zeros((), jnp.int32), params, loss_state, transform.init(params))
+
+
+def state_shardings(
+  abstract: TrainState, model: DualEncoder, transform: optax.GradientTransformation, partitioner: Partitioner
+) -> TrainState:
+  """Returns a TrainState of NamedShardings: parameters by their logical axes, optimizer slots like their parameter.
+
+  A slot of another shape than its parameter (Adafactor's row and column factors) and everything else is replicated.
+  """
+  replicated = partitioner.replicated
+  params = {
+    "model": partitioner.shardings(abstract.params["model"], model.logical_axes()),
+    "loss": jax.tree.map(lambda _: replicated, abstract.params["loss"]),
+  }
+
+  def slot(leaf: Any, param: Any, sharding: Any) -> Any:
+    return sharding if leaf.shape == param.shape else replicated
+
+  opt_state = optax.tree_map_params(
+    transform,
+    slot,
+    abstract.opt_state,
+    abstract.params,
+    params,
+    transform_non_params=lambda _: replicated,
+  )
+  return TrainState(
+    step=replicated,  # pyright: ignore[reportArgumentType]  (a tree of shardings in the shape of the state)
+    params=params,
+    loss_state=jax.tree.map(lambda _: replicated, abstract.loss_state),
+    opt_state=opt_state,
+  )
+
+
+def abstract_with(abstract: PyTree, shardings: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
+  """Returns the ShapeDtypeStructs of `abstract` with these shardings: the target of a restore."""
+  return jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, shardings)

@@ -101,7 +101,7 @@ def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Seque
       gin.parse_config(binding)
 
 
-class _translated:  # noqa: N801  (reads as a word at its use)
+class _translated:
   """Turns gin's many exception types into one UserError that names the file or flag."""
 
   def __init__(self, where: str):

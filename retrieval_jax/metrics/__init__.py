@@ -1,0 +1,1 @@
+"""Metrics: numpy functions of rankings and judgements, one file per kind."""

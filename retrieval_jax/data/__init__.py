@@ -1,0 +1,1 @@
+"""Everything that reads text: vocabularies, token stores, relevance, data sets. TensorFlow only inside functions."""

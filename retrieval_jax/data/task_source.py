@@ -1,0 +1,155 @@
+"""Where a data set comes from: a seqio Task by its name."""
+
+import hashlib
+import importlib
+import inspect
+import json
+import pathlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from retrieval_jax.data import features
+from retrieval_jax.errors import UserError, nearest
+
+if TYPE_CHECKING:
+  import seqio
+
+
+class Source(Protocol):
+  """One split of a text task (features.py)."""
+
+  @property
+  def name(self) -> str:
+    """What messages and result folders call it."""
+    ...
+
+  @property
+  def split(self) -> str:
+    """The split of pairs that is meant."""
+    ...
+
+  def splits(self) -> Sequence[str]:
+    """Returns every split there is."""
+    ...
+
+  def fingerprint(self) -> str:
+    """Returns a hash that changes when the examples of any split do."""
+    ...
+
+  def examples(self, split: str) -> Iterator[features.Example]:
+    """Yields the examples of a split, always in the same order."""
+    ...
+
+
+class TaskSource(NamedTuple):
+  """A split of the seqio Task `task`, registered by a module of retrieval_jax.tasks or by `module`.
+
+  A Task of ours is fingerprinted without loading TensorFlow. One that a module registers with seqio itself is
+  fingerprinted by its source and preprocessors as far as they can be seen (TFDS name and version; names, sizes and
+  times of files; a function's source text): if your data change in another way, change `version` too.
+
+  Example: `TaskSource("pydocs", split="dev")`.
+  """
+
+  task: str
+  split: str = "train"
+  module: str | None = None
+  version: str = ""
+
+  @property
+  def name(self) -> str:
+    """The Task's name."""
+    return self.task
+
+  def splits(self) -> Sequence[str]:
+    """Returns every split of the Task."""
+    text_task = self._text_task()
+    return list(text_task.splits) if text_task else sorted(self._seqio_task().splits)
+
+  def fingerprint(self) -> str:
+    """Returns a hash of what decides the examples."""
+    text_task = self._text_task()
+    seen = text_task.fingerprint() if text_task else describe_seqio_task(self._seqio_task())
+    return hashlib.sha256(json.dumps([self.task, self.version, seen]).encode()).hexdigest()
+
+  def examples(self, split: str) -> Iterator[features.Example]:
+    """Yields the Task's examples of a split as Python strings and ints (loads TensorFlow)."""
+    dataset = self._seqio_task().get_dataset(sequence_length=None, split=split, shuffle=False)
+    for example in dataset.as_numpy_iterator():
+      yield {name: _plain(value) for name, value in example.items()}
+
+  def _text_task(self) -> features.TextTask | None:
+    """Returns the Task if a plain Python reader makes it, or None for one that seqio alone knows."""
+    import_tasks(self.module)
+    return features.registered().get(self.task)
+
+  def _seqio_task(self) -> "seqio.Task":
+    import seqio
+
+    text_task = self._text_task()
+    if text_task is not None:
+      return features.add_to_seqio(text_task)
+    if self.task in seqio.TaskRegistry.names():
+      return seqio.TaskRegistry.get(self.task)
+    if self.task in seqio.MixtureRegistry.names():
+      raise UserError(
+        f"{self.task!r} is a seqio Mixture, which repeats its examples without end. Name a Task; several Tasks "
+        "are mixed by the Batcher."
+      )
+    known = sorted({*seqio.TaskRegistry.names(), *features.registered()})
+    raise UserError(
+      f"no seqio Task is called {self.task!r}{nearest(self.task, known)} Known: {', '.join(known)}. A Task of your "
+      "own needs the name of the Python module that registers it: TaskSource.module = 'my_package.my_tasks'."
+    )
+
+
+def import_tasks(module: str | None = None) -> None:
+  """Imports the shipped task modules and `module`, so that their tasks are registered.
+
+  Raises: UserError if `module` cannot be imported.
+  """
+  package = importlib.import_module("retrieval_jax.tasks")
+  for found in pkgutil.iter_modules(package.__path__):
+    importlib.import_module(f"retrieval_jax.tasks.{found.name}")
+  if module is not None:
+    try:
+      importlib.import_module(module)
+    except ModuleNotFoundError as error:
+      raise UserError(
+        f"the task module {module!r} cannot be imported: {error}. Put its folder on PYTHONPATH, or correct the name."
+      ) from error
+
+
+def describe_seqio_task(task: "seqio.Task") -> dict[str, Any]:
+  """Returns plain data that names what a Task reads and does: its fingerprint is a hash of it."""
+  source: Any = task.source
+  seen: dict[str, Any] = {"source": type(source).__name__, "splits": sorted(task.splits)}
+  tfds = getattr(source, "tfds_dataset", None)
+  if tfds is not None:
+    seen["tfds"] = [tfds.name, str(tfds.version)] if hasattr(tfds, "version") else [tfds.name]
+  for split in seen["splits"]:
+    if hasattr(source, "list_shards"):
+      seen[split] = [_file_mark(shard) for shard in source.list_shards(split)]
+  if hasattr(source, "_dataset_fn"):
+    seen["function"] = _source_text(source._dataset_fn)
+  seen["preprocessors"] = [_source_text(step) for step in task.preprocessors]
+  return seen
+
+
+def _file_mark(shard: str) -> list[str | int]:
+  path = pathlib.Path(str(shard))
+  if not path.is_file():
+    return [str(shard)]
+  return [str(shard), path.stat().st_size, path.stat().st_mtime_ns]
+
+
+def _source_text(function: Any) -> str:
+  try:
+    return inspect.getsource(function)
+  except (OSError, TypeError):
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _plain(value: Any) -> str | int:
+  return value.decode("utf-8") if isinstance(value, bytes) else int(value)

@@ -1,0 +1,105 @@
+"""Strings on disk: one UTF-8 blob and an offset table, memory-mapped; and how to write them as a stream."""
+
+import hashlib
+import pathlib
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from jaxtyping import Int
+
+
+class TextTable(Sequence[str]):
+  """A read-only sequence of strings that stay on disk until asked for: opaque, of any length, in any script.
+
+  Example: `table[3]`, `len(table)`, `table[2:5]` (a list), `table.take([7, 1])` (a list).
+  """
+
+  def __init__(self, spans: Int[np.ndarray, "e 2"], blob: np.ndarray):
+    self._spans = spans
+    self._blob = blob
+
+  @classmethod
+  def open(cls, folder: pathlib.Path, name: str) -> "TextTable":
+    """Maps `<folder>/<name>.npy` and `<name>.utf8` into memory; reads nothing yet."""
+    spans = np.load(folder / f"{name}.npy", mmap_mode="r")
+    path = folder / f"{name}.utf8"
+    # An empty file cannot be mapped.
+    blob = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    return cls(spans, blob)
+
+  def __len__(self) -> int:
+    return len(self._spans)
+
+  @overload
+  def __getitem__(self, index: int) -> str: ...
+  @overload
+  def __getitem__(self, index: slice) -> list[str]: ...
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return self.take(range(*index.indices(len(self))))
+    start, end = self._spans[index]
+    return self._blob[start:end].tobytes().decode("utf-8")
+
+  def take(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> list[str]:
+    """Returns the strings of the given rows."""
+    return [self[int(row)] for row in rows]
+
+  def __iter__(self) -> Iterator[str]:
+    return (self[row] for row in range(len(self)))
+
+
+class TextWriter:
+  """Appends strings to a blob; the offset table is written at the end, for any choice and order of them.
+
+  Memory: 24 bytes a string (its span and a 64-bit hash, by which equal strings are recognised).
+  """
+
+  def __init__(self, folder: pathlib.Path, name: str):
+    self._folder, self._name = folder, name
+    self._file = open(folder / f"{name}.utf8", "wb")  # noqa: SIM115  (closed by `close`)
+    self._starts, self._ends, self._hashes = array("q"), array("q"), array("Q")
+    self._end = 0
+
+  def add(self, text: str) -> None:
+    """Appends one string. Unpaired surrogates, which UTF-8 cannot hold, become question marks."""
+    data = text.encode("utf-8", errors="replace")
+    self._file.write(data)
+    self._starts.append(self._end)
+    self._end += len(data)
+    self._ends.append(self._end)
+    self._hashes.append(hash64(data))
+
+  def repeat(self) -> None:
+    """Appends the last string once more without writing it again."""
+    for column in (self._starts, self._ends, self._hashes):
+      column.append(column[-1])
+
+  @property
+  def hashes(self) -> np.ndarray:
+    """The uint64 hash of every string added so far."""
+    return np.array(self._hashes, np.uint64)
+
+  def read(self, index: int) -> str:
+    """Returns one of the strings added so far."""
+    self._file.flush()
+    with open(self._folder / f"{self._name}.utf8", "rb") as file:
+      file.seek(self._starts[index])
+      return file.read(self._ends[index] - self._starts[index]).decode("utf-8")
+
+  def close(self, rows: Int[np.ndarray, "e"]) -> None:
+    """Ends the blob and writes the offset table of the chosen rows."""
+    self._file.flush()
+    spans = np.stack([np.array(self._starts, np.int64)[rows], np.array(self._ends, np.int64)[rows]], axis=-1)
+    np.save(self._folder / f"{self._name}.npy", spans)
+
+
+def hash64(data: bytes) -> int:
+  """Returns a 64-bit hash: at ten million strings the odds of one collision are 1 : 370,000."""
+  return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def hash_text(text: str) -> int:
+  """Returns the hash that TextWriter gives this string."""
+  return hash64(text.encode("utf-8", errors="replace"))

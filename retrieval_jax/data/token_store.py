@@ -1,0 +1,130 @@
+"""TokenStore: texts tokenised once, memory-mapped, fetched by row number."""
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+from tqdm import tqdm
+
+from retrieval_jax.data.built_folder import built_folder, short_hash
+from retrieval_jax.data.text_inputs import SideInputs
+from retrieval_jax.data.text_rows import TextRows
+
+FORMAT_VERSION = 1
+CHUNK = 4096  # texts tokenised at once: enough for the tokenizer's threads, about 10 MB
+
+
+class TokenStore:
+  """Rows of tokens with their ids and texts, all memory-mapped: opening one of any size costs milliseconds.
+
+  Attributes:
+    num_rows: the number of rows.
+    length: tokens a row, padding and end token included.
+    lengths: int32 [num_rows], the tokens of each row that are not padding.
+    identity: int32 [num_rows], the first row with the same tokens. Rows with equal texts are one identity: one
+      must not be the other's negative.
+    ids, texts: sequences of strings, read from disk when asked for. Texts are without the model's prefix.
+    fingerprint: a hash of the texts' source and of all that decides the tokens.
+  """
+
+  def __init__(self, texts: TextRows, folder: pathlib.Path):
+    self._rows = texts
+    self.ids, self.texts = texts.ids, texts.texts
+    self.fingerprint = folder.name
+    self._tokens = np.load(folder / "tokens.npy", mmap_mode="r")
+    self.num_rows, self.length = self._tokens.shape
+    self.lengths = np.load(folder / "lengths.npy", mmap_mode="r")
+    self.identity = np.load(folder / "identity.npy", mmap_mode="r")
+
+  def __len__(self) -> int:
+    return self.num_rows
+
+  def gather(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> Int[np.ndarray, "e l"]:
+    """Returns the int32 tokens [e, length] of the given rows; row -1 (padding) gives zeros.
+
+    Raises: IndexError for a row outside [-1, num_rows).
+    """
+    wanted = np.asarray(rows, np.int64)
+    if wanted.size and not (wanted.min() >= -1 and wanted.max() < self.num_rows):
+      raise IndexError(f"rows {wanted.min()}..{wanted.max()}; expected -1 or 0..{self.num_rows - 1}.")
+    tokens = self._tokens[np.maximum(wanted, 0)].astype(np.int32)
+    tokens[wanted < 0] = 0
+    return tokens
+
+  def row_of(self, id: str) -> int:
+    """Returns the row with this id, by a binary search on disk.
+
+    Raises: UserError if no row has it.
+    """
+    return self._rows.row_of(id)
+
+
+def token_store(
+  texts: pathlib.Path, inputs: SideInputs, *, source: str, name: str, cache: pathlib.Path
+) -> TokenStore:
+  """Returns the store of the text rows in a folder, tokenised at the first call.
+
+  The store's folder is cache/tokens/<fingerprint>: another source, vocabulary, length or prefix is another store.
+  Tokens take 2 bytes each where the vocabulary has at most 65,536 entries, else 4.
+
+  Args:
+    texts: a folder of text rows (text_rows.py).
+    inputs: vocabulary, length and prefix of this side.
+    source: the fingerprint of the texts.
+    name: for the progress bar, such as "pydocs passages".
+    cache: the folder of derived data.
+  """
+  definition = {
+    "format": FORMAT_VERSION,
+    "source": source,
+    "vocabulary": inputs.vocabulary.fingerprint,
+    "length": inputs.length,
+    "prefix": inputs.prefix,
+  }
+  rows = TextRows(texts)
+  folder = built_folder(
+    cache / "tokens" / short_hash(definition),
+    definition=definition,
+    build=lambda folder: _tokenise(rows, folder, inputs, name),
+  )
+  return TokenStore(rows, folder)
+
+
+def _tokenise(rows: TextRows, folder: pathlib.Path, inputs: SideInputs, name: str) -> None:
+  """Writes tokens, lengths and identities, chunk by chunk; memory is one chunk and 28 bytes a row."""
+  dtype = np.uint16 if inputs.vocabulary.vocab_size <= 2**16 else np.int32
+  shape = (len(rows), inputs.length)
+  tokens = np.lib.format.open_memmap(folder / "tokens.npy", "w+", dtype, shape)
+  lengths = np.zeros(len(rows), np.int32)
+  digests = np.zeros((len(rows), 2), np.uint64)
+  with tqdm(total=len(rows), desc=f"tokenise {name}", unit=" texts", mininterval=1.0) as bar:
+    for start in range(0, len(rows), CHUNK):
+      chunk = inputs.tokens(rows.texts[start : start + CHUNK])
+      span = slice(start, start + len(chunk))
+      tokens[span] = chunk
+      lengths[span] = np.count_nonzero(chunk, axis=1)
+      digests[span] = [_digest(row) for row in chunk]
+      bar.update(len(chunk))
+  tokens.flush()
+  np.save(folder / "lengths.npy", lengths)
+  np.save(folder / "identity.npy", first_equal(digests))
+
+
+def _digest(row: Int[np.ndarray, "l"]) -> np.ndarray:
+  return np.frombuffer(hashlib.blake2b(row.tobytes(), digest_size=16).digest(), np.uint64)
+
+
+def first_equal(keys: Int[np.ndarray, "e 2"]) -> Int[np.ndarray, "e"]:
+  """Returns int32 [e]: for every row the first row with the same two keys.
+
+  Example: `first_equal(np.array([[1, 5], [2, 5], [1, 5]]))` is `[0, 1, 0]`.
+  """
+  order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: rows with equal keys stay in their order
+  ranked = keys[order]
+  leads = np.ones(len(keys), bool)
+  leads[1:] = np.any(ranked[1:] != ranked[:-1], axis=1)
+  firsts = np.zeros(len(keys), np.int32)
+  firsts[order] = order[leads][np.cumsum(leads) - 1]
+  return firsts

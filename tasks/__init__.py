@@ -1,0 +1,1 @@
+"""The shipped seqio Tasks, one module a benchmark; importing a module registers its Task."""

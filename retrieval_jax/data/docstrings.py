@@ -11,11 +11,13 @@ from typing import NamedTuple
 from retrieval_jax.errors import UserError
 
 STDLIB = "python"
-# Tests, other people's code inside a package, programs and tables that are no functions to look for.
+# Tests, programs, tables, other people's code inside a package (scipy/_lib), and what is deprecated (distutils).
 SKIPPED_FOLDERS = frozenset(
-  ("tests", "test", "testing", "_testing", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "ensurepip")
-  + ("site-packages", "dist-packages", "__pycache__", "__phello__", "_external", "_vendor", "vendored")
-  + ("deprecated", "code_generators")
+  (
+    *("tests", "test", "testing", "_testing", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "ensurepip"),
+    *("site-packages", "dist-packages", "__pycache__", "__phello__", "code_generators"),
+    *("_lib", "_external", "_vendor", "vendored", "deprecated", "distutils"),
+  )
 )
 
 

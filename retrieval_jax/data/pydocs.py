@@ -19,13 +19,16 @@ from retrieval_jax.errors import UserError
 
 PACKAGES = (STDLIB, "numpy", "scipy", "jax", "optax", "flax")
 SPLITS = ("train", "dev", "test")
-RULES_VERSION = 1  # raise it when a rule below changes: every cached copy is then made anew
+RULES_VERSION = 2  # raise it when a rule below changes: every cached copy is then made anew
 QUERY_CHARACTERS = range(20, 201)
 PASSAGE_CHARACTERS = 300
 
 SIGNATURE = re.compile(r"^[\w.\[\], ]*\w\(.*\)(\s*(->|=).*)?[.:]?$|^\w+\s*=\s*\w+\(")
 SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)(?<!\betc)(?<=[.!?])\s+(?=[A-Z`'\"(*])")
 ROLE = re.compile(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^`]*>)?`")
+SECTION = re.compile(
+  r"^(Parameters|Args|Arguments|Returns?|Yields|Raises|Attributes|Examples?|Notes?)\s*(:|-{3,})"
+)
 TEMPLATE_LINE = re.compile(r"^\s*%\(\w+\)s\s*$\n?", re.MULTILINE)
 
 
@@ -46,8 +49,8 @@ class Pair(NamedTuple):
 def pair_of(docstring: Docstring) -> Pair | None:
   """Returns the docstring's summary sentence and the rest of it, or None if a rule turns it away.
 
-  A first paragraph that is a signature is skipped. Turned away: a summary that starts with "Wrapper for" or has
-  fewer than 20 or more than 200 characters; a rest of fewer than 300 characters (says too little to be found by).
+  A first paragraph that is a signature is skipped. Turned away: a summary that starts with "Wrapper for", is a
+  section ("Parameters ---") or has fewer than 20 or more than 200 characters; a rest of fewer than 300 characters (says too little to be found by).
 
   Example: the docstring "add(a, b)\\n\\nAdd two arrays element by element.\\n\\nThe arrays are broadcast
   against each other first." gives the query "Add two arrays element by element."
@@ -60,7 +63,7 @@ def pair_of(docstring: Docstring) -> Pair | None:
   sentences = SENTENCE_END.split(_joined(paragraphs[0]), maxsplit=1)
   query = ROLE.sub(r"\1", sentences[0]).replace("`", "")
   passage = "\n\n".join([*sentences[1:], *paragraphs[1:]]).strip()
-  if len(query) not in QUERY_CHARACTERS or query.startswith("Wrapper for"):
+  if len(query) not in QUERY_CHARACTERS or query.startswith("Wrapper for") or SECTION.match(query):
     return None
   if len(passage) < PASSAGE_CHARACTERS:
     return None
@@ -72,13 +75,16 @@ def _joined(paragraph: str) -> str:
 
 
 def pairs_of(docstrings: Iterable[Docstring]) -> list[Pair]:
-  """Returns the pairs in the order of their names; of equal passages the first one stays."""
-  pairs, names, passages = [], set(), set()
+  """Returns the pairs in the order of their names; of equal names, passages or queries the first one stays.
+
+  Equal queries go because each has two right answers and would be credited with one, perhaps across splits.
+  """
+  pairs, seen = [], (set(), set(), set())
   for pair in sorted(filter(None, map(pair_of, docstrings))):
-    if pair.name not in names and pair.passage not in passages:
+    if not any(value in values for value, values in zip(pair, seen, strict=True)):
       pairs.append(pair)
-      names.add(pair.name)
-      passages.add(pair.passage)
+      for value, values in zip(pair, seen, strict=True):
+        values.add(value)
   return pairs
 
 

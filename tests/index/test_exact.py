@@ -54,11 +54,11 @@ def test_sharded_search_on_real_valued_embeddings(devices):
 @pytest.mark.parametrize("devices", [1, 8])
 def test_sharded_equal_passages_get_equal_scores_wherever_they_stand(devices, queries):
   """Also when the inner products are not exact: the rows of a matrix product must not depend on their place."""
-  rng = np.random.default_rng(0)
-  corpus = rng.normal(size=(2501, 768)).astype(np.float32)
-  same = np.sort(rng.permutation(2501)[:300])
+  rng = np.random.default_rng(1)  # one that gives two values to a single query when its block is not padded
+  corpus = rng.normal(size=(203, 100)).astype(np.float32)
+  same = np.sort(rng.permutation(203)[:100])
   corpus[same] = corpus[same[0]]
-  found = search_exact(corpus, corpus[[same[0], *range(queries - 1)]], k=300, devices=jax.devices()[:devices])
+  found = search_exact(corpus, corpus[[same[0], *range(queries - 1)]], k=100, devices=jax.devices()[:devices])
   assert len(set(found.scores[0].tolist())) == 1
   np.testing.assert_array_equal(found.rows[0], same)
 

@@ -1,0 +1,176 @@
+"""Every public loss has every property that the Loss interface promises."""
+
+import importlib
+import inspect
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import retrieval_jax.losses
+from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
+from retrieval_jax.records import EmbeddedBatch
+
+Q, N, R, D = 16, 1, 3, 6
+DATA = DataSizes(num_queries=100, num_passages=200)
+
+# One row per variant whose computation differs; the name before the colon is the factory's.
+LOSSES = {
+  "in_batch_softmax": in_batch_softmax(temperature=0.1),
+  "in_batch_softmax: one way": in_batch_softmax(temperature=0.1, bidirectional=False),
+  "in_batch_softmax: unmasked": in_batch_softmax(temperature=0.1, mask_false_negatives=False),
+  "samtone": samtone(temperature=0.1),
+  "samtone: one way": samtone(temperature=0.1, bidirectional=False),
+  "samtone: both sides": samtone(temperature=0.1, side="both"),
+}
+
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+
+
+def _batch(seed=0, dtype=np.float32):
+  """Sixteen examples with hard negatives; some rows repeat, so every mask has something to hide."""
+  rng = np.random.default_rng(seed)
+  query_rows = rng.integers(0, 10, Q)
+  passage_rows = rng.integers(0, 20, Q * (1 + N))
+  positives = np.concatenate([passage_rows[:Q, None], rng.integers(-1, 20, (Q, R - 1))], axis=1)
+  return EmbeddedBatch(
+    query=jnp.asarray(rng.normal(size=(Q, D)), dtype),
+    passage=jnp.asarray(rng.normal(size=(Q * (1 + N), D)), dtype),
+    query_rows=query_rows.astype(np.int32),
+    passage_rows=passage_rows.astype(np.int32),
+    positives=positives.astype(np.int32),
+    weights=rng.uniform(0.5, 1.5, Q).astype(np.float32),
+  )
+
+
+def _value_and_gradient(loss, batch):
+  """Returns ((loss, metrics), gradients of (query, passage, params)), jitted."""
+  rng = jax.random.key(0)
+  params, state = loss.init(rng, embed_dim=D, data=DATA)
+
+  @jax.jit
+  def run(query, passage, params, batch):
+    def value(query, passage, params):
+      output, _ = loss.apply(params, state, batch._replace(query=query, passage=passage), rng=rng, train=True)
+      return output
+
+    return jax.value_and_grad(lambda *x: tuple(value(*x)), (0, 1, 2), has_aux=True)(query, passage, params)
+
+  return run(batch.query, batch.passage, params, batch)
+
+
+def _select(batch, examples):
+  """Returns the batch of the given examples, their hard negatives with them."""
+  passages = np.concatenate([examples, *(Q + np.asarray(examples) * N + n for n in range(N))])
+  by_query = {
+    name: getattr(batch, name)[examples] for name in ("query", "query_rows", "positives", "weights")
+  }
+  return batch._replace(
+    **by_query, passage=batch.passage[passages], passage_rows=batch.passage_rows[passages]
+  )
+
+
+def _assert_close(got, want, tolerance=1e-5):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, want)
+
+
+def test_every_public_factory_has_a_row():
+  """A public factory is a function that says it returns a Loss; base.py holds the makers of such, not losses."""
+  found = set()
+  for module_info in pkgutil.iter_modules(retrieval_jax.losses.__path__, "retrieval_jax.losses."):
+    module = importlib.import_module(module_info.name)
+    if module_info.name.endswith(".base"):
+      continue
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+      public = function.__module__ == module_info.name and not name.startswith("_")
+      if public and inspect.signature(function).return_annotation in (Loss, "Loss"):
+        found.add(name)
+  assert found == {name.partition(":")[0] for name in LOSSES}
+
+
+@every_loss
+def test_sharded_over_8_devices_equals_1_device(loss):
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+  batch = _batch()
+  sharded = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+  assert len(sharded.query.sharding.device_set) == 8
+  _assert_close(_value_and_gradient(loss, sharded), _value_and_gradient(loss, batch))
+
+
+@every_loss
+def test_a_padded_row_is_as_if_absent(loss):
+  kept, padded = np.r_[0:6, 7:Q], 6
+  batch = _batch()
+  passages = np.array([padded, Q + padded * N])
+  poisoned = batch._replace(
+    query=batch.query.at[padded].set(np.nan),
+    passage=batch.passage.at[passages].set(np.inf),
+    query_rows=np.where(np.arange(Q) == padded, -1, batch.query_rows),
+    passage_rows=np.where(np.isin(np.arange(2 * Q), passages), -1, batch.passage_rows),
+    positives=np.where((np.arange(Q) == padded)[:, None], -1, batch.positives),
+    weights=np.where(np.arange(Q) == padded, 0, batch.weights).astype(np.float32),
+  )
+  got, (query, passage, params) = _value_and_gradient(loss, poisoned)
+  want, (want_query, want_passage, want_params) = _value_and_gradient(loss, _select(batch, kept))
+  _assert_close((got, params), (want, want_params))
+  _assert_close((query[kept], passage[np.r_[kept, Q + kept]]), (want_query, want_passage))
+  assert not np.any(query[padded])
+  assert not np.any(passage[passages])
+
+
+@every_loss
+def test_weight_0_alone_makes_a_row_padding(loss):
+  """The rows of a padding example are -1 by contract; that they are not must not matter."""
+  kept = np.r_[0:6, 7:Q]
+  batch = _batch()
+  got = _value_and_gradient(
+    loss, batch._replace(weights=np.where(np.arange(Q) == 6, 0, batch.weights).astype(np.float32))
+  )
+  _assert_close(got[0], _value_and_gradient(loss, _select(batch, kept))[0])
+
+
+@every_loss
+def test_the_order_of_the_examples_does_not_matter(loss):
+  batch, order = _batch(), np.random.default_rng(1).permutation(Q)
+  got, (query, passage, params) = _value_and_gradient(loss, _select(batch, order))
+  want, (want_query, want_passage, want_params) = _value_and_gradient(loss, batch)
+  _assert_close((got, params), (want, want_params))
+  _assert_close((query, passage), (want_query[order], want_passage[np.r_[order, Q + order]]))
+
+
+@every_loss
+def test_a_batch_of_padding_is_0_with_finite_gradients(loss):
+  batch = _batch()._replace(
+    weights=np.zeros(Q, np.float32),
+    query=jnp.zeros((Q, D)),
+    passage=jnp.zeros((2 * Q, D)),
+    query_rows=np.full(Q, -1, np.int32),
+    passage_rows=np.full(2 * Q, -1, np.int32),
+    positives=np.full((Q, R), -1, np.int32),
+  )
+  (value, metrics), gradients = _value_and_gradient(loss, batch)
+  assert float(value) == 0
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves((metrics, gradients)))
+
+
+@every_loss
+def test_bfloat16_embeddings_give_a_float32_loss(loss):
+  batch = _batch(dtype=jnp.bfloat16)
+  (value, metrics), (query, passage, _) = _value_and_gradient(loss, batch)
+  assert value.dtype == jnp.float32
+  assert all(x.dtype == jnp.float32 and x.shape == () for x in jax.tree.leaves(metrics))
+  assert query.dtype == passage.dtype == jnp.bfloat16
+  upcast = batch._replace(query=batch.query.astype(np.float32), passage=batch.passage.astype(np.float32))
+  _assert_close((value, metrics), _value_and_gradient(loss, upcast)[0])
+
+
+@every_loss
+def test_state_goes_in_and_comes_out_alike(loss):
+  params, state = loss.init(jax.random.key(0), embed_dim=D, data=DATA)
+  _, after = jax.jit(lambda b: loss.apply(params, state, b, rng=jax.random.key(1), train=True))(_batch())
+  assert jax.tree.structure(after) == jax.tree.structure(state)
+  assert loss.requires <= set(EmbeddedBatch._fields)

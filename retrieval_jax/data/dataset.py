@@ -70,7 +70,7 @@ def load(source: Source, inputs: TextInputs, *, cache: pathlib.Path | None = Non
     name=f"{source.name} passages",
     cache=cache,
   )
-  examples = np.flatnonzero(table.relevance.positive_counts() > 0).astype(np.int32)
+  examples = np.flatnonzero(table.relevance.counts > 0).astype(np.int32)
   if not len(examples):
     raise UserError(
       f"{source.name}, split {source.split}: no query has a passage of relevance > 0, so there is nothing to train "

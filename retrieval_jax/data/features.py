@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from retrieval_jax.errors import UserError
+
 if TYPE_CHECKING:
   import seqio
 
@@ -31,6 +33,7 @@ CORPUS: Final = "corpus"
 Example = Mapping[str, str | int]
 
 _TASKS: "dict[str, TextTask]" = {}
+_ERRORS: dict[str, UserError] = {}
 
 
 class TextTask(NamedTuple):
@@ -97,6 +100,11 @@ def seqio_features() -> Mapping[str, Any]:
   }
 
 
+def reader_error(name: str) -> UserError | None:
+  """Returns, once, the UserError with which a task's reader ended: tf.data hides it in an error of its own."""
+  return _ERRORS.pop(name, None)
+
+
 def _dataset_function(task: TextTask) -> Callable[..., Any]:
   """Returns the (split, shuffle_files) -> tf.data.Dataset that seqio asks for."""
 
@@ -107,6 +115,20 @@ def _dataset_function(task: TextTask) -> Callable[..., Any]:
     names = [PASSAGE_ID, PASSAGE] if split == CORPUS else [QUERY_ID, QUERY, PASSAGE_ID, PASSAGE, RELEVANCE]
     dtypes = {name: tf.int32 if name == RELEVANCE else tf.string for name in names}
     signature = {name: tf.TensorSpec((), dtype) for name, dtype in dtypes.items()}
-    return tf.data.Dataset.from_generator(lambda: task.read(split), output_signature=signature)
+    return tf.data.Dataset.from_generator(lambda: _tensor_values(task, split), output_signature=signature)
 
   return dataset
+
+
+def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, bytes | int]]:
+  _ERRORS.pop(task.name, None)
+  try:
+    for example in task.read(split):
+      yield {
+        # Unpaired surrogates (JSON can spell them) have no UTF-8: they become question marks.
+        name: value.encode("utf-8", errors="replace") if isinstance(value, str) else value
+        for name, value in example.items()
+      }
+  except UserError as error:
+    _ERRORS[task.name] = error
+    raise

@@ -18,7 +18,7 @@ from retrieval_jax.data.text_rows import RowWriter, TextRows
 from retrieval_jax.data.text_table import TextWriter
 from retrieval_jax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_MISSING = 0.01  # beyond this share of dangling judgements the corpus is of another version than they
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ import inspect
 import json
 import pathlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retrieval_jax.data import features
@@ -76,8 +77,23 @@ class TaskSource(NamedTuple):
   def examples(self, split: str) -> Iterator[features.Example]:
     """Yields the Task's examples of a split as Python strings and ints (loads TensorFlow)."""
     dataset = self._seqio_task().get_dataset(sequence_length=None, split=split, shuffle=False)
-    for example in dataset.as_numpy_iterator():
-      yield {name: _plain(value) for name, value in example.items()}
+    needed = {features.PASSAGE_ID, features.PASSAGE}
+    if split != features.CORPUS:
+      needed |= {features.QUERY_ID, features.QUERY}
+    if not needed <= set(dataset.element_spec):
+      raise UserError(
+        f"the Task {self.task!r}, split {split!r}, has the features {', '.join(sorted(dataset.element_spec))}; "
+        f"a text task needs {', '.join(sorted(needed))} (retrieval_jax/data/features.py)."
+      )
+    wanted = [name for name in (*needed, features.RELEVANCE) if name in dataset.element_spec]
+    try:
+      for example in dataset.as_numpy_iterator():
+        yield {name: _plain(name, example[name]) for name in wanted}
+    except Exception:
+      error = features.reader_error(self.task)
+      if error is None:
+        raise
+      raise error from None
 
   def _text_task(self) -> features.TextTask | None:
     """Returns the Task if a plain Python reader makes it, or None for one that seqio alone knows."""
@@ -85,11 +101,13 @@ class TaskSource(NamedTuple):
     return features.registered().get(self.task)
 
   def _seqio_task(self) -> "seqio.Task":
-    import seqio
-
     text_task = self._text_task()
     if text_task is not None:
       return features.add_to_seqio(text_task)
+    if "seqio" not in sys.modules:  # then nobody has registered anything there: do not wait for TensorFlow
+      raise self._unknown(())
+    import seqio
+
     if self.task in seqio.TaskRegistry.names():
       return seqio.TaskRegistry.get(self.task)
     if self.task in seqio.MixtureRegistry.names():
@@ -97,9 +115,12 @@ class TaskSource(NamedTuple):
         f"{self.task!r} is a seqio Mixture, which repeats its examples without end. Name a Task; several Tasks "
         "are mixed by the Batcher."
       )
-    known = sorted({*seqio.TaskRegistry.names(), *features.registered()})
-    raise UserError(
-      f"no seqio Task is called {self.task!r}{nearest(self.task, known)} Known: {', '.join(known)}. A Task of your "
+    raise self._unknown(seqio.TaskRegistry.names())
+
+  def _unknown(self, seqio_names: Iterable[str]) -> UserError:
+    known = sorted({*seqio_names, *features.registered()})
+    return UserError(
+      f"no seqio Task is called {self.task!r}{nearest(self.task, known)} (known: {', '.join(known)}). A Task of your "
       "own needs the name of the Python module that registers it: TaskSource.module = 'my_package.my_tasks'."
     )
 
@@ -151,5 +172,11 @@ def _source_text(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _plain(value: Any) -> str | int:
-  return value.decode("utf-8") if isinstance(value, bytes) else int(value)
+def _plain(name: str, value: Any) -> str | int:
+  if name == features.RELEVANCE:
+    return int(value)
+  if not isinstance(value, bytes):
+    raise UserError(
+      f"the feature {name!r} holds {type(value).__name__}, expected text: a text task leaves tokenising to the model."
+    )
+  return value.decode("utf-8")

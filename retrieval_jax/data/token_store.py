@@ -31,6 +31,7 @@ class TokenStore:
 
   def __init__(self, texts: TextRows, folder: pathlib.Path):
     self._rows = texts
+    self.folder = folder
     self.ids, self.texts = texts.ids, texts.texts
     self.fingerprint = folder.name
     self._tokens = np.load(folder / "tokens.npy", mmap_mode="r")

@@ -1,9 +1,8 @@
 """Vocabularies: text to fixed-length token ids and back, by WordPiece (BERT) or SentencePiece (T5)."""
 
 import hashlib
+import io
 import os
-import pathlib
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.paths import resolve
+from retrieval_jax.paths import atomic_write, resolve
 
 if TYPE_CHECKING:
   import seqio
@@ -96,10 +95,9 @@ class WordPiece:
 
   def as_seqio(self) -> "seqio.Vocabulary":
     """Returns this vocabulary for seqio (loads TensorFlow)."""
-    import seqio
+    from retrieval_jax.data.seqio_vocabulary import seqio_word_piece
 
-    # seqio has no WordPiece of its own that reads tokenizer.json.
-    return seqio.PassThroughVocabulary(size=self.vocab_size)
+    return seqio_word_piece(self._tokenizer, self.fingerprint)
 
   def __repr__(self) -> str:
     return f"WordPiece({self.path!r})"
@@ -167,28 +165,25 @@ def train_sentencepiece(
   """
   import sentencepiece
 
-  target = pathlib.Path(path)
-  target.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-    try:
-      sentencepiece.SentencePieceTrainer.Train(  # pyright: ignore[reportAttributeAccessIssue]
-        sentence_iterator=iter(texts),
-        model_prefix=f"{folder}/model",
-        vocab_size=vocab_size,
-        model_type="unigram",
-        character_coverage=character_coverage,
-        pad_id=PAD,
-        eos_id=EOS,
-        unk_id=UNKNOWN,
-        bos_id=-1,
-        num_threads=1,  # more threads sum in another order
-        minloglevel=2,
-      )
-    except (RuntimeError, OSError) as error:
-      raise UserError(
-        f"{path}: SentencePiece could not train a vocabulary of {vocab_size}: {error}"
-      ) from error
-    os.replace(f"{folder}/model.model", target)
+  model = io.BytesIO()  # with a file name, that name would be part of the model
+  try:
+    sentencepiece.SentencePieceTrainer.Train(  # pyright: ignore[reportAttributeAccessIssue]
+      sentence_iterator=iter(texts),
+      model_writer=model,
+      vocab_size=vocab_size,
+      model_type="unigram",
+      character_coverage=character_coverage,
+      pad_id=PAD,
+      eos_id=EOS,
+      unk_id=UNKNOWN,
+      bos_id=-1,
+      num_threads=1,  # more threads sum in another order
+      minloglevel=2,
+    )
+  except (RuntimeError, OSError) as error:
+    raise UserError(f"{path}: SentencePiece could not train a vocabulary of {vocab_size}: {error}") from error
+  with atomic_write(path, "wb") as file:
+    file.write(model.getvalue())
 
 
 def _check_length(length: int, *, least: int) -> None:

@@ -1,0 +1,122 @@
+"""Users' own files as sources: each becomes a seqio Task on the fly, so that gin alone can train on them."""
+
+import hashlib
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from retrieval_jax.data import features, readers
+from retrieval_jax.data.task_source import TaskSource
+from retrieval_jax.errors import UserError
+from retrieval_jax.paths import resolve
+
+
+class BeirFolder(NamedTuple):
+  """A folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/<split>.tsv, each plain or .gz.
+
+  Every split searches the whole corpus. The data are read again when a file's size or time changes.
+
+  Example: `load(BeirFolder("data/scifact", split="test"), inputs)`.
+  """
+
+  path: str
+  split: str = "train"
+
+  @property
+  def name(self) -> str:
+    """The folder's name."""
+    return resolve(self.path).resolve().name
+
+  def splits(self) -> Sequence[str]:
+    """Returns the splits in qrels/ and "corpus"."""
+    return self.task().splits
+
+  def fingerprint(self) -> str:
+    """Returns a hash of the files' names, sizes and times."""
+    return self.task().fingerprint()
+
+  def examples(self, split: str) -> Iterator[features.Example]:
+    """Yields the examples of a split through seqio."""
+    return _examples(self.task(), split)
+
+  def task(self) -> features.TextTask:
+    """Returns the text task of the folder."""
+    folder = resolve(self.path)
+    splits = readers.beir_splits(folder)
+
+    def read(split: str) -> Iterator[features.Example]:
+      if split == features.CORPUS:
+        return readers.read_beir_corpus(folder)
+      return readers.read_beir_folder(folder, split)
+
+    names = ("corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits))
+    return features.TextTask(
+      name=_task_name("beir", folder),
+      splits=(*splits, features.CORPUS),
+      read=read,
+      fingerprint=lambda: _fingerprint([readers.beir_file(folder, name) for name in names]),
+    )
+
+
+class TsvPairs(NamedTuple):
+  """TSV files of pairs (readers.read_tsv_pairs): one for training and, if you have them, one for dev and for test.
+
+  A split's passages are those of its own file. The data are read again when a file's size or time changes.
+
+  Example: `load(TsvPairs("pairs.tsv"), inputs)`, `load(TsvPairs("pairs.tsv", "test", test="test.tsv"), inputs)`.
+  """
+
+  path: str
+  split: str = "train"
+  dev: str | None = None
+  test: str | None = None
+
+  @property
+  def name(self) -> str:
+    """The training file's name without its ending."""
+    return pathlib.Path(self.path).name.removesuffix(".gz").removesuffix(".tsv")
+
+  def splits(self) -> Sequence[str]:
+    """Returns "train" and those of "dev" and "test" that have a file."""
+    return list(self._files())
+
+  def fingerprint(self) -> str:
+    """Returns a hash of the files' names, sizes and times."""
+    return self.task().fingerprint()
+
+  def examples(self, split: str) -> Iterator[features.Example]:
+    """Yields the examples of a split through seqio."""
+    return _examples(self.task(), split)
+
+  def task(self) -> features.TextTask:
+    """Returns the text task of the files."""
+    files = self._files()
+    return features.TextTask(
+      name=_task_name("tsv", files["train"]),
+      splits=tuple(files),
+      read=lambda split: readers.read_tsv_pairs(files[split]),
+      fingerprint=lambda: _fingerprint(list(files.values())),
+    )
+
+  def _files(self) -> Mapping[str, pathlib.Path]:
+    named = {"train": self.path, "dev": self.dev, "test": self.test}
+    return {split: resolve(path) for split, path in named.items() if path}
+
+
+def _task_name(kind: str, path: pathlib.Path) -> str:
+  """Returns a name that seqio allows and that no other path has."""
+  digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:8]
+  return f"{kind}:{re.sub(r'[^A-Za-z0-9_]', '_', path.name)}.{digest}"
+
+
+def _examples(task: features.TextTask, split: str) -> Iterator[features.Example]:
+  if split not in task.splits:
+    raise UserError(f"{task.name} has no split {split!r}; its splits: {', '.join(task.splits)}.")
+  features.register(task)
+  return TaskSource(task.name, split).examples(split)
+
+
+def _fingerprint(files: Sequence[pathlib.Path]) -> str:
+  marks = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+  return hashlib.sha256(repr(marks).encode()).hexdigest()

@@ -1,0 +1,76 @@
+"""configs/data/*.gin: they parse, and their macros build the sources that they say."""
+
+import pathlib
+import sys
+import types
+
+import gin
+import pytest
+
+from retrieval_jax.data.dataset import TaskSource
+from retrieval_jax.data.file_sources import BeirFolder, TsvPairs
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs/data"
+
+
+def program(train=None, evaluation=None, other=None):
+  """Stands for a program: it takes the macros as arguments."""
+  return train, evaluation, other
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch):
+  module = types.ModuleType("gin_test_program")
+  module.program = program
+  monkeypatch.setitem(sys.modules, "gin_test_program", module)
+  monkeypatch.setattr(program, "__module__", "gin_test_program")
+
+  def parse(name: str, *bindings: str):
+    text = f"""
+      from __gin__ import dynamic_registration
+      import gin_test_program
+      include "{CONFIGS / name}"
+      gin_test_program.program.train = %TRAIN_DATA
+      gin_test_program.program.evaluation = %EVAL_DATA
+    """
+    with gin.unlock_config():
+      gin.clear_config()
+      gin.parse_config("\n".join(line.strip() for line in text.splitlines()))
+      gin.parse_config(bindings)
+      gin.finalize()
+    return gin.get_configurable("gin_test_program.program")()[:2]
+
+  yield parse
+  with gin.unlock_config():
+    gin.clear_config()
+
+
+def test_pydocs(build):
+  assert build("pydocs.gin") == (TaskSource("pydocs", "train"), TaskSource("pydocs", "test"))
+
+
+def test_another_task_split_and_module(build):
+  bindings = ("MIXTURE_OR_TASK_NAME = 'mine'", "EVAL_SPLIT = 'dev'", "TASK_MODULE = 'my.tasks'")
+  mine = TaskSource("mine", "train", "my.tasks")
+  assert build("pydocs.gin", *bindings) == (mine, mine._replace(split="dev"))
+
+
+def test_scoped_bindings_do_not_leak(build):
+  train, evaluation = build("pydocs.gin", "train/dataset.TaskSource.version = '2'")
+  assert (train.version, evaluation.version) == ("2", "")
+
+
+def test_tsv(build):
+  train, evaluation = build("tsv.gin", "DATA_PATH = 'a.tsv'", "TEST_PATH = 'b.tsv'")
+  assert train == TsvPairs("a.tsv", "train")
+  assert evaluation == TsvPairs("a.tsv", "test", test="b.tsv")
+
+
+def test_beir_folder(build):
+  assert build("beir_folder.gin", "DATA_PATH = 'd'") == (BeirFolder("d", "train"), BeirFolder("d", "test"))
+
+
+@pytest.mark.parametrize("name", ["tsv.gin", "beir_folder.gin"])
+def test_the_path_is_required(build, name: str):
+  with pytest.raises(ValueError, match="DATA_PATH"):
+    build(name)

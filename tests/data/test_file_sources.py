@@ -1,0 +1,91 @@
+"""BEIR folders and TSV files end to end: text on disk, seqio, tokens, batches."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from retrieval_jax.data.dataset import load, make_batch
+from retrieval_jax.data.file_sources import BeirFolder, TsvPairs
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.vocabularies import WordPiece
+from retrieval_jax.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+  root = tmp_path / "my data-set"
+  (root / "qrels").mkdir(parents=True)
+  documents = [
+    {"_id": "01", "title": "red", "text": "a"},
+    {"_id": "1", "text": "b\u2028c"},
+    {"_id": "🙂", "text": ""},
+  ]
+  (root / "corpus.jsonl").write_text("\n".join(json.dumps(d, ensure_ascii=False) for d in documents))
+  (root / "queries.jsonl").write_text('{"_id": "q", "text": "red ?"}\n')
+  for split, rows in {"train": "q\t01\t1\nq\t1\t2\n", "test": "q\t1\t1\nq\t🙂\t0\n"}.items():
+    (root / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+  return root
+
+
+def test_beir_folder_to_batch(folder: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path):
+  train = load(BeirFolder(str(folder)), inputs, cache=tmp_path / "cache")
+  assert train.name == "my data-set"
+  assert list(train.passages.ids) == ["01", "1", "🙂"]
+  assert list(train.passages.texts) == ["red a", "b\u2028c", ""]
+  batch = make_batch(train, np.array([0, -1]), seed=0, epoch=0)
+  assert batch.positives.tolist() == [[0, 1], [-1, -1]]
+  assert train.passages.gather([2]).tolist() == [[2, 3, 0, 0, 0, 0, 0, 0]]
+  test = load(BeirFolder(str(folder), split="test"), inputs, cache=tmp_path / "cache")
+  assert [column.tolist() for column in test.relevance.row(0)] == [[1, 2], [1, 0]]
+  assert test.passages.fingerprint == train.passages.fingerprint
+  with pytest.raises(UserError, match="my data-set has no split 'dev'; its splits of pairs: test, train"):
+    load(BeirFolder(str(folder), split="dev"), inputs, cache=tmp_path / "cache")
+
+
+def test_tsv_files_to_batch(inputs: TextInputs, tmp_path: pathlib.Path):
+  (tmp_path / "train.tsv").write_text("red ?\ta red a\nred ?\tb\nblue ?\tc\n")
+  (tmp_path / "test.tsv").write_text("query\tpassage\npink ?\td\n")
+  source = TsvPairs(str(tmp_path / "train.tsv"), test=str(tmp_path / "test.tsv"))
+  train = load(source, inputs, cache=tmp_path / "cache")
+  assert (train.name, train.queries.num_rows, train.relevance.width) == ("train", 2, 2)
+  test = load(source._replace(split="test"), inputs, cache=tmp_path / "cache")
+  assert list(test.passages.texts) == ["d"]
+  with pytest.raises(UserError, match="train has no split 'dev'; its splits of pairs: train, test"):
+    load(source._replace(split="dev"), inputs, cache=tmp_path / "cache")
+
+
+def test_a_changed_file_is_read_again(inputs: TextInputs, tmp_path: pathlib.Path):
+  path = tmp_path / "train.tsv"
+  path.write_text("red ?\ta\n")
+  assert list(load(TsvPairs(str(path)), inputs, cache=tmp_path / "cache").passages.texts) == ["a"]
+  path.write_text("red ?\tb\n")
+  os.utime(path, ns=(1, 1))  # some file systems keep whole seconds
+  assert list(load(TsvPairs(str(path)), inputs, cache=tmp_path / "cache").passages.texts) == ["b"]
+
+
+def test_mistakes_in_files_come_through_unchanged(
+  folder: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path
+):
+  (tmp_path / "bad.tsv").write_text("one\ttwo\nthree\n")
+  with pytest.raises(UserError, match=r"bad\.tsv:2: 1 columns, expected 2"):
+    load(TsvPairs(str(tmp_path / "bad.tsv")), inputs, cache=tmp_path / "cache")
+  (tmp_path / "empty.tsv").write_text("")
+  with pytest.raises(UserError, match=r"empty, split train, queries: no rows\. Check the path"):
+    load(TsvPairs(str(tmp_path / "empty.tsv")), inputs, cache=tmp_path / "cache")
+  with pytest.raises(UserError, match=r"absent\.tsv: no such file"):
+    load(TsvPairs(str(tmp_path / "absent.tsv")), inputs, cache=tmp_path / "cache")
+  with open(folder / "corpus.jsonl", "a") as file:
+    file.write('\n{"_id": "01", "title": "another", "text": "text"}')
+  with pytest.raises(
+    UserError, match="split corpus, passages: the id '01' comes with two texts: 'red a' and 'another text'"
+  ):
+    load(BeirFolder(str(folder)), inputs, cache=tmp_path / "cache")
+
+
+def test_scifact_counts(data_dir: pathlib.Path, word_piece: WordPiece, tmp_path: pathlib.Path):
+  inputs = TextInputs(word_piece, 8, 8)
+  test = load(BeirFolder(str(data_dir / "scifact"), split="test"), inputs, cache=tmp_path)
+  assert (test.passages.num_rows, test.num_examples, len(test.relevance.grades)) == (5183, 300, 339)

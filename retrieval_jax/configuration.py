@@ -161,8 +161,7 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
   needed = _reachable(config, program)
   problems = []
   for name in sorted(needed):
-    value = config.get((name, MACRO), {}).get("value", gin.REQUIRED)
-    if value is gin.REQUIRED:
+    if (name, MACRO) not in config or ("gin.constant", ("gin.REQUIRED",)) in _references(config[name, MACRO]):
       problems.append(_missing(name, assigned))
   for name, macro in sorted(assigned.items()):
     from_flag = macro.where.startswith("--gin.")
@@ -227,7 +226,13 @@ def section_str(roots: Iterable[str]) -> str:
         kept[scope, selector] = parameters
         for _, scopes in _references(parameters):
           wanted.update(scopes)
-  return gin.config._config_str(kept)
+  lines = gin.config._config_str(kept).split("\n")
+  body = "\n".join(line for line in lines if not line.startswith(("from ", "import ")))
+  used = re.compile(r"(?<![\w.])(\w+)\.")
+  names = set(used.findall(body)) | {"dynamic_registration"}
+  return "\n".join(
+    line for line in lines if not line.startswith(("from ", "import ")) or line.split()[-1] in names
+  )
 
 
 def finalize() -> None:

@@ -48,10 +48,12 @@ class Encoder(NamedTuple):
     run = self._compiled("query")
     return np.asarray(run(self.params, jnp.asarray(tokens)))[: len(texts)]
 
-  def _encode(self, apply: Callable, store: TokenStore, title: str) -> Float[np.ndarray, "c d"]:
-    run = jax.jit(
-      apply, in_shardings=(None, self.partitioner.rows), out_shardings=self.partitioner.replicated
-    )
+  def _compiled(self, side: str) -> Callable:
+    return _compiled(self.model, self.dtype, side, self.partitioner)
+
+  def _encode(self, side: str, store: TokenStore) -> Float[np.ndarray, "c d"]:
+    run = self._compiled(side)
+    title = f"encode {'queries' if side == 'query' else 'passages'}"
     output = np.empty((store.num_rows, self.model.embed_dim), np.float32)
     with tqdm(
       total=store.num_rows, desc=title, unit="row", disable=jax.process_index() != 0, file=sys.stderr

@@ -116,7 +116,7 @@ class RetrievalEvaluator(NamedTuple):
   @property
   def name(self) -> str:
     """The task's name; with the split behind it unless that is "test"."""
-    return self.source.task if self.source.split == "test" else f"{self.source.task}_{self.source.split}"
+    return self.source.name if self.source.split == "test" else f"{self.source.name}_{self.source.split}"
 
   def evaluate(self, searcher: Searcher) -> EvaluationResult:
     """Returns the metrics of a searcher; every judged query counts, also those without a hit."""
@@ -146,7 +146,7 @@ class RetrievalEvaluator(NamedTuple):
         "checkpoint": searcher.checkpoint,
         "step": searcher.step,
         "searcher": searcher.name,
-        "task": self.source.task,
+        "task": self.source.name,
         "split": self.source.split,
         "task_fingerprint": result.data.fingerprint,
       }

@@ -41,10 +41,13 @@ def built_folder(
   if _problem(target, plain) is None:
     return target
   target.parent.mkdir(parents=True, exist_ok=True)
-  with _turn(target.parent / f".{target.name}.lock"):
+  with _turn(target.parent / f".{target.name}.lock") as locked:
     problem = _problem(target, plain)
     if problem is None:
       return target
+    if locked:  # nobody else is building, so these were left by processes that were killed
+      for stale in target.parent.glob(f".{target.name}.*/"):
+        shutil.rmtree(stale, ignore_errors=True)
     if target.exists():
       LOG.warning("%s is damaged (%s): building it again.", target, problem)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
@@ -107,11 +110,14 @@ def _publish(temporary: pathlib.Path, target: pathlib.Path, definition: Mapping[
 
 
 @contextlib.contextmanager
-def _turn(path: pathlib.Path) -> Iterator[None]:
-  """Holds an advisory lock on `path`, or nothing where the file system knows no locks."""
+def _turn(path: pathlib.Path) -> Iterator[bool]:
+  """Holds an advisory lock on `path` and yields True, or yields False where the file system knows no locks."""
   import fcntl  # not on Windows
 
   with open(path, "w") as file:
-    with contextlib.suppress(OSError):
+    try:
       fcntl.flock(file, fcntl.LOCK_EX)
-    yield
+      locked = True
+    except OSError:
+      locked = False
+    yield locked

@@ -114,7 +114,7 @@ def fingerprint() -> str:
 
 
 def prepare(cache: pathlib.Path | None = None) -> pathlib.Path:
-  """Returns the folder with `<split>.jsonl` and manifest.json, made at the first call (about 10 s, 300 MB)."""
+  """Returns the folder with `<split>.jsonl` and manifest.json, made at the first call (about 10 s, 70 MB)."""
   target = (cache or paths.cache_dir()) / "pydocs" / fingerprint()[:16]
   definition = {"rules": RULES_VERSION, "versions": versions()}
   return built_folder(target, definition=definition, build=_build)

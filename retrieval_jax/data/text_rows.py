@@ -73,9 +73,6 @@ class RowWriter:
     if not len(hashes):
       raise UserError(f"{where}: no rows. Check the path, the split's name and any filter of the data.")
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    by_coming = np.argsort(first)
-    self._ids.close(first[by_coming])
-    self._texts.close(first[by_coming])
     differs = np.flatnonzero(text_hashes != text_hashes[first][inverse])
     if differs.size:
       later, earlier = int(differs[0]), int(first[inverse[differs[0]]])
@@ -83,6 +80,9 @@ class RowWriter:
         f"{where}: the id {self._ids.read(later)!r} comes with two texts: {_short(self._texts.read(earlier))} and "
         f"{_short(self._texts.read(later))}. Ids must be unique: correct the text, or give one of them another id."
       )
+    by_coming = np.argsort(first)
+    self._ids.close(first[by_coming])
+    self._texts.close(first[by_coming])
     rows = np.empty(len(unique), np.int64)
     rows[by_coming] = np.arange(len(unique))
     order = np.empty(len(unique), ORDER)

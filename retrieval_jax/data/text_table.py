@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+import weakref
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -59,6 +60,7 @@ class TextWriter:
   def __init__(self, folder: pathlib.Path, name: str):
     self._folder, self._name = folder, name
     self._file = open(folder / f"{name}.utf8", "wb")  # noqa: SIM115  (closed by `close`)
+    weakref.finalize(self, self._file.close)  # and when a build fails midway
     self._starts, self._ends, self._hashes = array("q"), array("q"), array("Q")
     self._end = 0
 
@@ -82,7 +84,7 @@ class TextWriter:
     return np.array(self._hashes, np.uint64)
 
   def read(self, index: int) -> str:
-    """Returns one of the strings added so far."""
+    """Returns one of the strings added so far; not after `close`."""
     self._file.flush()
     with open(self._folder / f"{self._name}.utf8", "rb") as file:
       file.seek(self._starts[index])
@@ -90,7 +92,7 @@ class TextWriter:
 
   def close(self, rows: Int[np.ndarray, "e"]) -> None:
     """Ends the blob and writes the offset table of the chosen rows."""
-    self._file.flush()
+    self._file.close()
     spans = np.stack([np.array(self._starts, np.int64)[rows], np.array(self._ends, np.int64)[rows]], axis=-1)
     np.save(self._folder / f"{self._name}.npy", spans)
 

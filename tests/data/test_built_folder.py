@@ -80,6 +80,14 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: pathlib.Path):
   assert [path.name for path in tmp_path.iterdir()] == [".x.lock"]
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: pathlib.Path):
+  build_here = tmp_path / ".x.abcd1234"
+  build_here.mkdir()
+  build(build_here)
+  built_folder(tmp_path / "x", definition=DEFINITION, build=build)
+  assert sorted(path.name for path in tmp_path.iterdir()) == [".x.lock", "x"]
+
+
 def test_two_processes_at_once_build_once(tmp_path: pathlib.Path):
   spawn = multiprocessing.get_context("spawn")
   barrier = spawn.Barrier(2)

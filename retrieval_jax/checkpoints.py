@@ -1,8 +1,9 @@
 """Checkpoints through Orbax: saved asynchronously, kept by rule, restored with fall-back past a damaged newest step."""
 
 import pathlib
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -116,7 +117,7 @@ class Checkpoints:
     Raises: UserError when the checkpoint is of another architecture, or when no listed step can be read.
     """
     args = self._ocp.args
-    failures = []
+    failures, damaged = [], []
     for step in reversed(self.steps()):
       try:
         saved = self.manifest(step)
@@ -129,7 +130,9 @@ class Checkpoints:
         print(
           f"warning: checkpoint {step} in {self.folder} cannot be read, trying an older one", file=sys.stderr
         )
+        damaged.append(step)
         continue
+      self._set_aside(damaged)
       return restored["state"], step
     if failures:
       raise UserError(
@@ -164,6 +167,18 @@ class Checkpoints:
         failures.append(f"  step {candidate}: {_first_line(error)}")
         print(f"warning: checkpoint {candidate} in {self.folder} cannot be read", file=sys.stderr)
     raise UserError(f"{self.folder}: no checkpoint can be read.\n" + "\n".join(failures))
+
+  def _set_aside(self, steps: Sequence[int]) -> None:
+    """Renames unreadable steps to damaged_checkpoint_<step>, so that training can save those steps anew."""
+    for step in steps:
+      name = f"{PREFIX}_{step}"
+      target = self.folder / f"damaged_{name}"
+      if target.exists():
+        shutil.rmtree(target)
+      (self.folder / name).rename(target)
+      print(f"warning: {name} was moved to {target.name}", file=sys.stderr)
+    if steps:
+      self._manager.reload()
 
   def _read_model(self, step: int, target: PyTree) -> PyTree:
     ocp = self._ocp

@@ -1,0 +1,87 @@
+"""What is kept, what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints, difference
+from retrieval_jax.errors import UserError
+from retrieval_jax.train_state import TrainState
+
+
+def state(value: float, width: int = 3) -> TrainState:
+  params = {"model": {"kernel": jnp.full((2, width), float(value))}, "loss": {}}
+  return TrainState(jnp.int32(int(value)), params, {}, ())
+
+
+def target(width: int = 3):
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state(0.0, width))
+
+
+def test_keeps_the_newest_and_the_best_also_across_restarts(tmp_path):
+  policy = CheckpointPolicy(period=1, keep_latest=2, best_metric="mrr")
+  for step, score in [(1, 0.1), (2, 0.9), (3, 0.3), (4, 0.2), (5, 0.4)]:
+    with Checkpoints(tmp_path, policy) as checkpoints:  # reopened for every step: a restart each time
+      checkpoints.save(step, state(step), manifest={}, metrics={"mrr": score})
+  with Checkpoints(tmp_path, policy) as checkpoints:
+    assert checkpoints.steps() == [2, 4, 5]
+    restored, step = checkpoints.restore_newest(target())
+  assert step == 5
+  np.testing.assert_array_equal(restored.params["model"]["kernel"], np.full((2, 3), 5.0))
+
+
+def test_keeps_the_newest_without_a_metric(tmp_path):
+  with Checkpoints(tmp_path, CheckpointPolicy(keep_latest=2)) as checkpoints:
+    for step in (1, 2, 3):
+      checkpoints.save(step, state(step), manifest={})
+    checkpoints.wait()
+    assert checkpoints.steps() == [2, 3]
+    assert checkpoints.manifest(3)["parameters"]["model/kernel"] == [[2, 3], "float32"]
+
+
+def test_no_checkpoint_is_none_to_resume_and_an_error_to_read(tmp_path):
+  with Checkpoints(tmp_path) as checkpoints:
+    assert checkpoints.restore_newest(target()) is None
+  with (
+    Checkpoints(tmp_path, read_only=True) as checkpoints,
+    pytest.raises(UserError, match="no checkpoint here"),
+  ):
+    checkpoints.restore_params(target().params["model"])
+
+
+def test_reads_the_model_alone_and_names_a_missing_step(tmp_path):
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(7, state(7), manifest={})
+  with Checkpoints(tmp_path, read_only=True) as checkpoints:
+    params, step = checkpoints.restore_params(target().params["model"])
+    assert step == 7
+    np.testing.assert_array_equal(params["kernel"], np.full((2, 3), 7.0))
+    with pytest.raises(UserError, match=r"no checkpoint of step 8; there are \[7\]"):
+      checkpoints.restore_params(target().params["model"], step=8)
+
+
+def test_another_architecture_is_refused_with_the_difference(tmp_path):
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, state(1), manifest={})
+    checkpoints.wait()
+    with pytest.raises(
+      UserError, match=r"(?s)another architecture.*model/kernel: checkpoint \(2, 3\) float32, model \(2, 4\)"
+    ):
+      checkpoints.restore_newest(target(width=4))
+
+
+def test_nothing_readable_is_an_error_and_not_a_fresh_start(tmp_path):
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, state(1), manifest={})
+  for path in sorted((tmp_path / "checkpoint_1").rglob("*")):
+    if path.is_file() and "manifest" not in path.parts:
+      path.write_bytes(b"")
+  with Checkpoints(tmp_path) as checkpoints, pytest.raises(UserError, match="no checkpoint can be read"):
+    checkpoints.restore_newest(target())
+
+
+def test_difference_lists_both_directions():
+  text = difference({"a": [[1], "float32"]}, {"b": [[2], "float32"]})
+  assert text == "  a: only in the checkpoint (1,)\n  b: only in the model (2,)"

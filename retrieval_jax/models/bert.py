@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import sharding
+from retrieval_jax.errors import UserError
 from retrieval_jax.models.attention import SelfAttention
 from retrieval_jax.models.dense import Dense
 from retrieval_jax.models.dropout import Dropout
@@ -70,6 +71,8 @@ class BertEncoder(nn.Module):
   Adds the position and token-type embeddings and their LayerNorm itself, so it takes the bare token embeddings.
   Rows of nothing but padding give finite values and gradients.
 
+  Raises: UserError if a text is longer than `max_positions`, or if num_heads does not divide embed_dim.
+
   Example: `BertEncoder(num_layers=6, num_heads=12, embed_dim=384, mlp_dim=1536)` is all-MiniLM-L6-v2's encoder.
   """
 
@@ -93,6 +96,15 @@ class BertEncoder(nn.Module):
     self, embedded: Float[Array, "b l d"], mask: Bool[Array, "b l"], *, train: bool
   ) -> Float[Array, "b l d"]:
     _, length, width = embedded.shape
+    if length > self.max_positions:
+      raise UserError(
+        f"texts of {length} tokens, but the model has {self.max_positions} positions: "
+        "lower QUERY_LENGTH or PASSAGE_LENGTH."
+      )
+    if width % self.num_heads:
+      raise UserError(
+        f"BERT's embed_dim {width} is not a multiple of num_heads {self.num_heads}: change one of them."
+      )
 
     def table(rows: int, axis: str | None, name: str) -> Embed:
       return Embed(rows, width, self.embedding_init, axes=(axis, sharding.EMBED), dtype=self.dtype, name=name)

@@ -1,0 +1,90 @@
+"""Properties every encoder must have in a tower: one row an encoder, one test a property."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from retrieval_jax.models.bert import BertEncoder
+from retrieval_jax.models.dual_encoder import DualEncoder, dual_encoder
+from retrieval_jax.models.pooling import POOLINGS
+from retrieval_jax.models.t5 import T5Encoder
+from retrieval_jax.models.tower import Tower
+
+ENCODERS = {
+  "bert": BertEncoder(num_layers=2, num_heads=2, embed_dim=8, mlp_dim=16, dropout_rate=0.2, init_std=0.3),
+  "t5": T5Encoder(num_layers=2, num_heads=2, head_dim=4, embed_dim=8, mlp_dim=16, dropout_rate=0.2),
+}
+TOKENS = np.array([[5, 6, 7, 8], [9, 10, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0]], np.int32)
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def model(request) -> DualEncoder:
+  return dual_encoder(Tower(ENCODERS[request.param], vocab_size=16, projection_dim=4))
+
+
+@pytest.fixture(scope="module")
+def params(model):
+  return jax.jit(model.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def embeddings(model, params):
+  return jax.jit(model.encode_queries)(params, TOKENS)
+
+
+def test_embeddings_are_float32_unit_vectors(model, embeddings):
+  assert embeddings.dtype == jnp.float32
+  assert embeddings.shape == (4, model.embed_dim) == (4, 4)
+  assert_allclose(np.linalg.norm(embeddings[:3], axis=1), 1.0, rtol=1e-5)
+
+
+def test_more_padding_changes_nothing(model, params, embeddings):
+  padded = np.pad(TOKENS, ((0, 0), (0, 12)))
+  longer = np.pad(TOKENS, ((0, 0), (0, 28)))
+  encode = jax.jit(model.encode_queries)
+  assert_allclose(encode(params, padded), embeddings, atol=1e-5)
+  assert_allclose(encode(params, longer), encode(params, padded), atol=1e-5)
+
+
+def test_rows_do_not_see_each_other(model, params, embeddings):
+  assert_allclose(jax.jit(model.encode_queries)(params, TOKENS[::-1])[::-1], embeddings, atol=1e-6)
+
+
+def test_a_row_of_padding_gives_zero_and_finite_gradients(model, params, embeddings):
+  assert_allclose(embeddings[3], 0.0, atol=1e-6)
+  # Through the norm of a zero vector too: the gradient must not be NaN.
+  gradient = jax.jit(jax.grad(lambda p: jnp.sum(model.encode_queries(p, TOKENS) ** 2)))(params)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_dropout_only_with_a_key_and_the_same_for_the_same_key(model, params, embeddings):
+  train = jax.jit(lambda key: model.encode_queries(params, TOKENS, dropout_rng=key))
+  first = train(jax.random.key(1))
+  assert_array_equal(train(jax.random.key(1)), first)
+  assert np.abs(train(jax.random.key(2)) - first)[:3].max() > 1e-3
+  assert np.abs(first - embeddings)[:3].max() > 1e-3
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_embeddings(model, params, embeddings):
+  half = model.with_dtype("bfloat16")
+  assert all(
+    leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(jax.eval_shape(half.init, jax.random.key(0)))
+  )
+  got = jax.jit(half.encode_queries)(params, TOKENS)
+  assert got.dtype == jnp.float32
+  assert_allclose(np.sum(got[:3] * embeddings[:3], axis=1), 1.0, atol=0.02)
+  assert np.abs(got - embeddings).max() > 0  # or the setting would have done nothing
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_pooling_fits_a_tower(pooling):
+  tower = Tower(ENCODERS["bert"], vocab_size=16, pooling=pooling, normalize=False)
+  shape = jax.eval_shape(lambda: tower.init_with_output(jax.random.key(0), TOKENS, train=False)[0])
+  assert (shape.shape, shape.dtype) == ((4, 8), jnp.float32)
+
+
+def test_token_order_matters(model, params):
+  encode = jax.jit(model.encode_queries)
+  assert np.abs(encode(params, TOKENS[:1, ::-1]) - encode(params, TOKENS[:1])).max() > 1e-4

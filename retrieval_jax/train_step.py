@@ -42,7 +42,7 @@ def make_train_step(
     gradient, (output, loss_state) = jax.grad(objective, has_aux=True)(state.params)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = {"loss": output.loss, "grad_norm": optax.global_norm(gradient), **output.metrics}
+    metrics = {"loss": output.loss, "grad_norm": optax.tree.norm(gradient), **output.metrics}
     metrics = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
     return TrainState(state.step + 1, params, loss_state, opt_state), metrics  # pyright: ignore[reportArgumentType]
 

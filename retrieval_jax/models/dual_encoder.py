@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import flax.linen as nn
 import jax
@@ -19,7 +19,9 @@ SHARING: Final[dict[str, frozenset[str]]] = {
   "ade": frozenset(),
   "ade_spl": frozenset({"projection_layer"}),
 }
-SIDES: Final = ("query", "passage")
+Side = Literal["query", "passage"]
+SIDES: Final[tuple[Side, ...]] = ("query", "passage")
+DTYPES: Final = ("float32", "bfloat16")
 SHOWN_FAULTS: Final = 12
 
 
@@ -34,6 +36,15 @@ class DualEncoder:
   query_tower: Tower
   passage_tower: Tower
   shared: frozenset[str]
+
+  def __post_init__(self) -> None:
+    for tower in (self.query_tower, self.passage_tower):
+      dtype = tower.encoder.dtype
+      if dtype not in DTYPES:
+        raise UserError(
+          f"activation dtype {dtype!r}: set ACTIVATION_DTYPE to {' or '.join(map(repr, DTYPES))}"
+          f"{nearest(str(dtype), DTYPES)}"
+        )
 
   @property
   def embed_dim(self) -> int:
@@ -61,7 +72,7 @@ class DualEncoder:
     """Returns the passages' embeddings; with a `dropout_rng` in training mode."""
     return _encode(self.passage_tower, self.tower_params(params, "passage"), tokens, dropout_rng)
 
-  def tower_params(self, params: Mapping[str, Any], side: str) -> dict[str, Any]:
+  def tower_params(self, params: Mapping[str, Any], side: Side) -> dict[str, Any]:
     """Returns the parameters of one side ("query" or "passage") under the tower's own part names."""
     return {part: params[name] for part, name in self._names(side) if name in params}
 
@@ -86,21 +97,28 @@ class DualEncoder:
     return result
 
   def with_dtype(self, dtype: str) -> "DualEncoder":
-    """Returns the same model with other activations ("float32" or "bfloat16"); parameters stay float32."""
+    """Returns the same model with other activations ("float32" or "bfloat16"); parameters stay float32.
+
+    Raises: UserError for another dtype.
+    """
     return dataclasses.replace(
       self,
       query_tower=self.query_tower.clone(encoder=self.query_tower.encoder.clone(dtype=dtype)),
       passage_tower=self.passage_tower.clone(encoder=self.passage_tower.encoder.clone(dtype=dtype)),
     )
 
-  def _names(self, side: str) -> Iterator[tuple[str, str]]:
+  def _names(self, side: Side) -> Iterator[tuple[str, str]]:
     for part in PARTS:
       yield part, part if part in self.shared else f"{side}_{part}"
 
   def _boxed_init(self, rng: Array) -> dict[str, Any]:
     result = {}
-    # The query side last: a shared part is the query tower's.
-    for number, side, tower in ((1, "passage", self.passage_tower), (0, "query", self.query_tower)):
+    # The query side last: a shared part starts as the query tower's.
+    towers: tuple[tuple[int, Side, Tower], ...] = (
+      (1, "passage", self.passage_tower),
+      (0, "query", self.query_tower),
+    )
+    for number, side, tower in towers:
       if side == "passage" and self.shared.issuperset(PARTS):
         continue
       tokens = jnp.zeros((1, 1), jnp.int32)

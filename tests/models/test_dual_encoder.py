@@ -119,6 +119,14 @@ def test_unknown_scheme_names_the_nearest():
     dual_encoder(TOWER, sharing="ade_slp")
 
 
+def test_unknown_activation_dtype():
+  with pytest.raises(
+    UserError,
+    match=r"activation dtype 'bfloat': set ACTIVATION_DTYPE to 'float32' or 'bfloat16'; did you mean",
+  ):
+    dual_encoder(TOWER).with_dtype("bfloat")
+
+
 def test_sde_refuses_two_towers():
   with pytest.raises(UserError, match="one tower for both sides, got two different towers"):
     dual_encoder(TOWER, passage_tower=TOWER.clone(vocab_size=V + 1))

@@ -87,10 +87,11 @@ def _find(name: str, search_paths: Sequence[str], where: str) -> pathlib.Path:
 def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Sequence[str]) -> None:
   """Lets gin read the files and then the bindings; its errors become UserErrors. Not finalized: check() comes first."""
   import gin
+  from gin import config as gin_config
 
   # gin's second reader takes `runs/x.gin` for a Python package and dies with a TypeError where a folder of that
   # name without __init__.py lies in the working directory (TensorBoard's usual `runs/`).
-  gin.config._FILE_READERS[:] = [(open, os.path.isfile)]
+  gin_config._FILE_READERS[:] = [(open, os.path.isfile)]
   for path in search_paths:
     gin.add_config_file_search_path(path)
   for file in files:
@@ -113,13 +114,13 @@ class _translated:
   def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
     if error is None or isinstance(error, UserError) or not isinstance(error, Exception):
       return
-    import gin
+    from gin import config as gin_config
 
     message = str(error).strip() or type(error).__name__
     hint = ""
     match = re.search(r"No configurable matching '([^']+)'", message)
     if match:
-      known = {selector.split(".", 1)[-1] for selector in gin.config._REGISTRY}
+      known = {selector.split(".", 1)[-1] for selector in gin_config._REGISTRY}
       hint = nearest(match.group(1).rsplit("/", 1)[-1], known)
     match = re.search(r"doesn't have a parameter named '([^']+)'", message)
     if match:
@@ -153,9 +154,9 @@ def literal_macro(name: str, files: Sequence[GinFile], bindings: Sequence[str]) 
 
 def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> None:
   """Raises one UserError with everything that is missing (reachable from the program) and everything left over."""
-  import gin
+  from gin import config as gin_config
 
-  config = gin.config._CONFIG
+  config = gin_config._CONFIG
   assigned = macros_set(files, bindings)
   read_macros = {name for value in config.values() for name in _macro_names(value)}
   needed = _reachable(config, program)
@@ -180,11 +181,21 @@ def _missing(name: str, assigned: Mapping[str, Macro]) -> str:
   return f"  {name} is not set ({where}): add --gin.{name}=..."
 
 
+def _registered(name: str) -> str:
+  """Returns the full selector of a configurable."""
+  from gin import config as gin_config
+
+  found = gin_config._REGISTRY.get_match(name)
+  if found is None:
+    raise UserError(f"no gin file binds {name}{nearest(name, list(gin_config._REGISTRY)) or '.'}")
+  return found.selector
+
+
 def _references(value: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
   """Yields (selector, scopes) of everything a value refers to; a macro NAME is ("gin.macro", ("NAME",))."""
-  import gin
+  from gin import config as gin_config
 
-  for reference in gin.config.iterate_references(value):
+  for reference in gin_config.iterate_references(value):
     yield reference.configurable.selector, tuple(reference.scopes)
 
 
@@ -194,9 +205,9 @@ def _macro_names(value: Any) -> Iterator[str]:
 
 def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str) -> set[str]:
   """Returns the names of the macros that a call of `program` reads, directly or through what it refers to."""
-  import gin
+  from gin import config as gin_config
 
-  todo: list[tuple[str, str]] = [("", gin.config._REGISTRY.get_match(program).selector)]
+  todo: list[tuple[str, str]] = [("", _registered(program))]
   seen: set[tuple[str, str]] = set()
   while todo:
     node = todo.pop()
@@ -213,9 +224,9 @@ def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str
 
 def section_str(roots: Iterable[str]) -> str:
   """Returns the operative configuration of these macros alone, as gin text that defines them."""
-  import gin
+  from gin import config as gin_config
 
-  operative = gin.config._OPERATIVE_CONFIG
+  operative = gin_config._OPERATIVE_CONFIG
   wanted = set(roots)
   kept: dict[tuple[str, str], Any] = {}
   size = -1
@@ -226,7 +237,7 @@ def section_str(roots: Iterable[str]) -> str:
         kept[scope, selector] = parameters
         for _, scopes in _references(parameters):
           wanted.update(scopes)
-  lines = gin.config._config_str(kept).split("\n")
+  lines = gin_config._config_str(kept).split("\n")
   body = "\n".join(line for line in lines if not line.startswith(("from ", "import ")))
   used = re.compile(r"(?<![\w.])(\w+)\.")
   names = set(used.findall(body)) | {"dynamic_registration"}

@@ -14,7 +14,7 @@ def evaluate(
   *,
   model_dir: str,
   on_start: Callable[[pathlib.Path], None] | None = None,
-) -> dict[str, Mapping[str, float]]:
+) -> Mapping[str, Mapping[str, float]]:
   """Runs every evaluator and prints one table; returns {evaluator's name: metrics}.
 
   Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json and run.trec. on_start is ignored: the folder's configuration is

@@ -131,9 +131,7 @@ class RetrievalEvaluator(NamedTuple):
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")
     return EvaluationResult(means, ranking, data)
 
-  def run(
-    self, searcher: Searcher, *, step: int, checkpoint: str, model_dir: pathlib.Path
-  ) -> dict[str, float]:
+  def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
     """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics."""
     result = self.evaluate(searcher)
     if jax.process_index() == 0:

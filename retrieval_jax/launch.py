@@ -152,11 +152,13 @@ def _model_section(
 def prepare_jax() -> None:
   """Settings that must stand before the first array: a persistent compilation cache, quiet TensorFlow."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  from importlib import metadata
+
   import jax
 
-  if not jax.config.jax_compilation_cache_dir:
+  if not jax.config.read("jax_compilation_cache_dir"):
     # XLA's CPU executables are specific to the machine: one folder per processor and jaxlib.
-    machine = f"{platform.node()}-{platform.machine()}-jaxlib-{jax.lib.__version__}"
+    machine = f"{platform.node()}-{platform.machine()}-jaxlib-{metadata.version('jaxlib')}"
     jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla" / machine))
 
 

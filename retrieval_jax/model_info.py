@@ -20,7 +20,7 @@ def write_model_info(path: pathlib.Path, model: DualEncoder, partitioner: Partit
     per_device = math.prod(shardings[name].shard_shape(leaf.shape)) * leaf.dtype.itemsize
     size = math.prod(leaf.shape)
     lines.append(
-      f"{name:<70} {leaf.shape!s:<18} {axes[name]!s:<28} {shardings[name].spec!s:<28} {per_device:>12,}"
+      f"{name:<70} {leaf.shape!s:<18} {axes[name]!s:<28} {tuple(shardings[name].spec)!s:<28} {per_device:>12,}"
     )
     count, total_bytes = count + size, total_bytes + per_device
   header = f"{'parameter':<70} {'shape':<18} {'logical axes':<28} {'partition':<28} {'bytes/device':>12}"

@@ -102,7 +102,7 @@ class Partitioner(NamedTuple):
 
 
 def partitioner(
-  *, num_partitions: int = 1, rules: Rules = STANDARD_RULES, devices: Sequence[jax.Device] | None = None
+  *, num_partitions: int = 1, rules: Rules = STANDARD_RULES, devices: Sequence[Any] | None = None
 ) -> Partitioner:
   """Returns the Partitioner over all devices: num_partitions on 'model', the rest on 'data'.
 

@@ -53,9 +53,9 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO]:
   target = pathlib.Path(path)
   target.parent.mkdir(parents=True, exist_ok=True)
   handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-  text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+  encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
   try:
-    with os.fdopen(handle, mode, **text) as file:
+    with os.fdopen(handle, mode, encoding=encoding, newline=newline) as file:
       yield file
       file.flush()
       os.fsync(file.fileno())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array
 from tqdm import tqdm
 
@@ -101,7 +102,10 @@ def train(
         bar.update(1)
         if done % log_period == 0 or done == total_steps:
           rate = watch.rate()
-          metrics = {**_to_host(*pending), "learning_rate": float(recipe.optimizer.learning_rate(step))}
+          metrics = {
+            **_to_host(*pending),
+            "learning_rate": float(np.asarray(recipe.optimizer.learning_rate(step))),
+          }
           log.write(
             done, {**metrics, "epoch": recipe.batcher.epoch_of(plan, step), "examples_per_second": rate}
           )

@@ -187,7 +187,9 @@ def _registered(name: str) -> str:
 
   found = gin_config._REGISTRY.get_match(name)
   if found is None:
-    raise UserError(f"no gin file binds {name}{nearest(name, list(gin_config._REGISTRY)) or '.'}")
+    raise UserError(
+      f"no gin file binds {name}{nearest(name, [selector for selector, _ in gin_config._REGISTRY.items()]) or '.'}"
+    )
   return found.selector
 
 
@@ -196,7 +198,8 @@ def _references(value: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
   from gin import config as gin_config
 
   for reference in gin_config.iterate_references(value):
-    yield reference.configurable.selector, tuple(reference.scopes)
+    if reference.configurable is not None:
+      yield reference.configurable.selector, tuple(reference.scopes)
 
 
 def _macro_names(value: Any) -> Iterator[str]:
@@ -205,7 +208,6 @@ def _macro_names(value: Any) -> Iterator[str]:
 
 def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str) -> set[str]:
   """Returns the names of the macros that a call of `program` reads, directly or through what it refers to."""
-  from gin import config as gin_config
 
   todo: list[tuple[str, str]] = [("", _registered(program))]
   seen: set[tuple[str, str]] = set()

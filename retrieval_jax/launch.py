@@ -156,7 +156,7 @@ def prepare_jax() -> None:
 
   import jax
 
-  if not jax.config.read("jax_compilation_cache_dir"):
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # XLA's CPU executables are specific to the machine: one folder per processor and jaxlib.
     machine = f"{platform.node()}-{platform.machine()}-jaxlib-{metadata.version('jaxlib')}"
     jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "xla" / machine))

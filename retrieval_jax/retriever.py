@@ -26,8 +26,20 @@ class Retriever(NamedTuple):
   pretrained: Callable[[], Mapping] | None = None
 
 
+def check_vocabulary(retriever: Retriever) -> None:
+  """Raises UserError when the vocabulary has ids that the token table of a tower lacks: they would be clipped."""
+  words = retriever.inputs.vocabulary.vocab_size
+  for side, tower in (("query", retriever.model.query_tower), ("passage", retriever.model.passage_tower)):
+    if words > tower.vocab_size:
+      raise UserError(
+        f"the vocabulary has {words:,} entries, the {side} tower's token table {tower.vocab_size:,} rows. "
+        "Use the vocabulary that belongs to the model, or give the tower as many rows."
+      )
+
+
 def initial_params(retriever: Retriever, partitioner: Partitioner, *, seed: int) -> PyTree[Array]:
   """Returns the parameters before training, on the mesh: initialised from seed, then overlaid with the pretrained."""
+  check_vocabulary(retriever)
   model = retriever.model
   abstract = jax.eval_shape(model.init, jax.random.key(seed))
   shardings = partitioner.shardings(abstract, model.logical_axes())
@@ -41,6 +53,7 @@ def checkpoint_params(
   retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
 ) -> tuple[PyTree[Array], int]:
   """Returns (parameters, step) of MODEL_DIR's checkpoint `step` (None: the newest); the mesh may be another one."""
+  check_vocabulary(retriever)
   model = retriever.model
   abstract = jax.eval_shape(model.init, jax.random.key(0))
   target = abstract_with(abstract, partitioner.shardings(abstract, model.logical_axes()))

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from retrieval_jax.data.seqio_loading import load_seqio
 from retrieval_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def registered() -> Mapping[str, TextTask]:
 
 def add_to_seqio(task: TextTask) -> "seqio.Task":
   """Returns the task as a seqio Task, registered under its name (loads TensorFlow)."""
+  load_seqio()
   import seqio
 
   if task.name in seqio.TaskRegistry.names():

@@ -45,7 +45,15 @@ EXTRAS = {
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ["faiss-cpu>=1.12"],
   "bench": ["sentence-transformers>=5.1", "torch>=2.8"],
-  "dev": ["ruff>=0.14", "pyright>=1.1.400", "pytest>=8.4", "pytest-xdist>=3.8", "hypothesis>=6.140", *BM25],
+  "dev": [
+    "ruff>=0.14",
+    "pyright>=1.1.400",
+    "pytest>=8.4",
+    "pytest-xdist>=3.8",
+    "hypothesis>=6.140",
+    "beartype>=0.21",
+    *BM25,
+  ],
 }
 
 setup(

@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from retrieval_jax.retriever import Retriever, evaluation_params
 METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
 
 
+@runtime_checkable
 class Searcher(Protocol):
   """Anything that ranks a corpus for queries, and says which state of what it is."""
 

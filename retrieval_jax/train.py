@@ -15,6 +15,7 @@ from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.evaluation import DenseSearcher, RetrievalEvaluator
@@ -31,7 +32,11 @@ from retrieval_jax.training_log import Stopwatch, TrainingLog
 
 
 class Recipe(NamedTuple):
-  """What is trained and how: the parts that a gin file each swaps."""
+  """What is trained and how: the parts that a gin file each swaps.
+
+  passage_length: tokens of a passage in training where that is to be less than the retriever's own (None: the same).
+  Short passages train faster and in less memory; the saved model still encodes at its own length.
+  """
 
   retriever: Retriever
   loss: Loss
@@ -39,6 +44,13 @@ class Recipe(NamedTuple):
   optimizer: Optimizer
   data: dataset.Source
   evaluators: Sequence[RetrievalEvaluator] = ()
+  passage_length: int | None = None
+
+  @property
+  def inputs(self) -> TextInputs:
+    """The retriever's inputs at the training's passage length."""
+    inputs = self.retriever.inputs
+    return inputs if self.passage_length is None else inputs._replace(passage_length=self.passage_length)
 
 
 class NonFiniteError(UserError):
@@ -67,7 +79,7 @@ def train(
   folder = pathlib.Path(model_dir).absolute()
   _check_periods(total_steps, checkpoints.period, log_period)
   partitioner.check_batch_size(recipe.batcher.batch_size)
-  data = dataset.load(recipe.data, recipe.retriever.inputs)
+  data = dataset.load(recipe.data, recipe.inputs)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
   _check_required(recipe.loss, make_batch(0))
@@ -199,6 +211,10 @@ def _check_required(loss: Loss, batch: Batch) -> None:
     )
 
 
+def _named(values: Mapping[str, object]) -> str:
+  return ", ".join(f"{name} {value!r}" for name, value in values.items())
+
+
 def _describe(
   recipe: Recipe, partitioner: Partitioner, data: RetrievalData, plan: Plan, start: int, total_steps: int
 ) -> None:
@@ -209,7 +225,7 @@ def _describe(
   platform = jax.devices()[0].platform
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"
-    f"inputs: {recipe.retriever.inputs.describe()}\n"
+    f"inputs: {_named(recipe.inputs.describe())}\n"
     f"mesh: {dict(partitioner.mesh.shape)} of {platform}, batch {batch} ({batch // partitioner.data_size} a shard), "
     f"{recipe.batcher.steps_per_epoch(plan):,} steps an epoch\n"
     f"steps: {start:,} -> {total_steps:,}",

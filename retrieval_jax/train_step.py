@@ -33,10 +33,8 @@ def make_train_step(
     )
 
     def objective(params: Mapping) -> tuple[Array, tuple]:
-      query = model.encode_queries(params["model"], jnp.asarray(batch.query_tokens), dropout_rng=query_rng)
-      passage = model.encode_passages(
-        params["model"], jnp.asarray(batch.passage_tokens), dropout_rng=passage_rng
-      )
+      query = model.encode_queries(params["model"], batch.query_tokens, dropout_rng=query_rng)
+      passage = model.encode_passages(params["model"], batch.passage_tokens, dropout_rng=passage_rng)
       embedded = EmbeddedBatch.of(batch, query, passage)
       output, loss_state = loss.apply(params["loss"], state.loss_state, embedded, rng=loss_rng, train=True)
       return jnp.asarray(output.loss), (output, loss_state)

@@ -16,7 +16,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("RETRIEVAL_JAX_CACHE", str(ROOT / ".cache" / "tests"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import jax  # noqa: E402  (after the environment it reads at import)
+from jaxtyping import install_import_hook  # noqa: E402  (after the environment that jax reads at import)
+
+import tests.typecheck  # noqa: E402, F401  (the hook looks it up as an attribute of the package)
+
+# Shapes and types of every call into these are checked against their annotations.
+CHECKED = ("losses", "scoring", "models", "metrics", "batching", "encoding", "train_step", "embeddings")
+install_import_hook([f"retrieval_jax.{name}" for name in CHECKED], "tests.typecheck.check")
+
+import jax  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_disable_most_optimizations", True)

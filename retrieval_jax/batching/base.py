@@ -1,7 +1,7 @@
 """The Batcher interface: the rows of step t are a pure function of (plan, t), so a resume replays nothing."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ class Plan(NamedTuple):
   state: Mapping[str, Any]
 
 
+@runtime_checkable
 class Batcher(Protocol):
   """Forms batches of a fixed size. Every method is pure: equal arguments, equal result, in any order of calls."""
 

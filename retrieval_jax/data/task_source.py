@@ -8,7 +8,7 @@ import pathlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from retrieval_jax.data import features
 from retrieval_jax.errors import UserError, nearest
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   import seqio
 
 
+@runtime_checkable
 class Source(Protocol):
   """One split of a text task (features.py)."""
 

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt
 from tqdm import tqdm
 
 from retrieval_jax.data.built_folder import built_folder, short_hash
@@ -117,7 +117,7 @@ def _digest(row: Int[np.ndarray, "l"]) -> np.ndarray:
   return np.frombuffer(hashlib.blake2b(row.tobytes(), digest_size=16).digest(), np.uint64)
 
 
-def first_equal(keys: Int[np.ndarray, "e 2"]) -> Int[np.ndarray, "e"]:
+def first_equal(keys: Int[np.ndarray, "e 2"] | UInt[np.ndarray, "e 2"]) -> Int[np.ndarray, "e"]:
   """Returns int32 [e]: for every row the first row with the same two keys.
 
   Example: `first_equal(np.array([[1, 5], [2, 5], [1, 5]]))` is `[0, 1, 0]`.

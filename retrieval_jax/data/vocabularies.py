@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -20,6 +20,7 @@ EOS = 1
 UNKNOWN = 2
 
 
+@runtime_checkable
 class Vocabulary(Protocol):
   """What the data layer asks of a vocabulary. Id 0 is padding in every one."""
 

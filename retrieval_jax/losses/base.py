@@ -1,7 +1,7 @@
 """The Loss interface, in optax's manner: an (init, apply) pair with explicit parameters and state, even when empty."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, PyTree
 
@@ -15,12 +15,14 @@ class DataSizes(NamedTuple):
   num_passages: int
 
 
+@runtime_checkable
 class LossInit(Protocol):
   def __call__(
     self, rng: Array, *, embed_dim: int, data: DataSizes
   ) -> tuple[PyTree[Array], PyTree[Array]]: ...
 
 
+@runtime_checkable
 class LossApply(Protocol):
   def __call__(
     self, params: PyTree[Array], state: PyTree[Array], batch: EmbeddedBatch, *, rng: Array | None, train: bool

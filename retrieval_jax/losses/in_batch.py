@@ -1,7 +1,7 @@
 """In-batch contrastive losses: sampled softmax over the passages of the batch, and SamToNe's same-tower negatives."""
 
 import functools
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from retrieval_jax.losses.base import Loss, stateless
 from retrieval_jax.records import AnyArray, EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
 
-Side = Literal["query", "passage", "both"]
 SIDES = ("query", "passage", "both")
 
 
@@ -207,7 +206,7 @@ def samtone(
   *,
   temperature: float = 0.01,
   bidirectional: bool = True,
-  side: Side = "query",
+  side: str = "query",
   score: Score = scoring.cosine,
   mask_false_negatives: bool = True,
 ) -> Loss:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from retrieval_jax.errors import UserError
 
-Pair = tuple[Int[np.ndarray, "r"], Float[np.ndarray, "r"]]
+Pair = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 
 
 class Qrels(NamedTuple):

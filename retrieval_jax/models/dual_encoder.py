@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.models.tower import Tower
+from retrieval_jax.records import AnyArray
 
 # The parts of a tower in the order of the flow, and the schemes of Dong et al. 2022 (arXiv 2204.07120), section 2.
 PARTS: Final = ("token_embedder", "encoder", "projection_layer")
@@ -61,13 +62,13 @@ class DualEncoder:
     return jax.tree.map(lambda box: box.names, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned))
 
   def encode_queries(
-    self, params: PyTree[Array], tokens: Int[Array, "q l"], *, dropout_rng: Array | None = None
+    self, params: PyTree[Array], tokens: Int[AnyArray, "q l"], *, dropout_rng: Array | None = None
   ) -> Float[Array, "q d"]:
     """Returns the queries' embeddings; with a `dropout_rng` in training mode."""
     return _encode(self.query_tower, self.tower_params(params, "query"), tokens, dropout_rng)
 
   def encode_passages(
-    self, params: PyTree[Array], tokens: Int[Array, "p m"], *, dropout_rng: Array | None = None
+    self, params: PyTree[Array], tokens: Int[AnyArray, "p m"], *, dropout_rng: Array | None = None
   ) -> Float[Array, "p d"]:
     """Returns the passages' embeddings; with a `dropout_rng` in training mode."""
     return _encode(self.passage_tower, self.tower_params(params, "passage"), tokens, dropout_rng)
@@ -172,7 +173,7 @@ def _check_shared_projection(query: Tower, passage: Tower) -> None:
 
 
 def _encode(
-  tower: Tower, params: Mapping[str, Any], tokens: Int[Array, "b l"], dropout_rng: Array | None
+  tower: Tower, params: Mapping[str, Any], tokens: Int[AnyArray, "b l"], dropout_rng: Array | None
 ) -> Float[Array, "b d"]:
   rngs = None if dropout_rng is None else {"dropout": dropout_rng}
   embeddings = tower.apply({"params": params}, tokens, train=dropout_rng is not None, rngs=rngs)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from retrieval_jax import sharding
 from retrieval_jax.models.parameter import Initializer, parameter
+from retrieval_jax.records import AnyArray
 
 
 class Embed(nn.Module):
@@ -21,7 +22,7 @@ class Embed(nn.Module):
   dtype: str = "float32"
 
   @nn.compact
-  def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b d"]:
+  def __call__(self, ids: Int[AnyArray, "*b"]) -> Float[Array, "*b d"]:
     shape = (self.num_embeddings, self.features)
     table = parameter(self, "embedding", self.embedding_init, shape, self.axes)
     return jnp.take(table, ids, axis=0, mode="clip").astype(jnp.dtype(self.dtype))

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from retrieval_jax.records import AnyArray
 
 Initializer = jax.nn.initializers.Initializer
 
 
 def parameter(
   module: nn.Module, name: str, init: Initializer, shape: Sequence[int], axes: tuple[str | None, ...]
-) -> Float[Array, "..."]:
+) -> Float[AnyArray, "..."]:
   """Returns `module`'s float32 parameter `name`, made by `init` and annotated with one name of sharding.py an axis.
 
   Example: `parameter(self, "scale", nn.initializers.ones, (512,), (sharding.EMBED,))`.

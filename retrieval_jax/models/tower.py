@@ -1,6 +1,6 @@
 """A tower: the tokens of one side in, one embedding a text out."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,8 +11,10 @@ from retrieval_jax.models.embed import Embed
 from retrieval_jax.models.parameter import Initializer
 from retrieval_jax.models.pooling import pooling
 from retrieval_jax.models.projection import Projection
+from retrieval_jax.records import AnyArray
 
 
+@runtime_checkable
 class Encoder(Protocol):
   """What a tower needs of its encoder: a linen module with these fields."""
 
@@ -57,8 +59,8 @@ class Tower(nn.Module):
     """The width of the embeddings."""
     return self.encoder.embed_dim if self.projection_dim is None else self.projection_dim
 
-  def __call__(self, tokens: Int[Array, "b l"], *, train: bool) -> Float[Array, "b d"]:
-    mask = tokens != self.pad_id
+  def __call__(self, tokens: Int[AnyArray, "b l"], *, train: bool) -> Float[Array, "b d"]:
+    mask = jnp.asarray(tokens) != self.pad_id
     hidden = self.encoder(self.token_embedder(tokens), mask, train=train)
     pooled = pooling(self.pooling)(hidden, mask.astype(jnp.float32))
     if self.projection_dim is not None:

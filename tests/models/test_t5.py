@@ -100,7 +100,10 @@ def test_t5_oracle_encoder_output_and_pooled(oracles):
   )
   assert_allclose(pooled, archive["left_pooled"], rtol=1e-5, atol=1e-5)
   hidden = TINY.apply(
-    {"params": params["encoder"]}, params["token_embedder"]["embedding"][tokens], tokens != 0, train=False
+    {"params": params["encoder"]},
+    jnp.asarray(params["token_embedder"]["embedding"][tokens]),
+    jnp.asarray(tokens != 0),
+    train=False,
   )
   seen = tokens != 0  # T5X zeroes what stands at padding; no pooling looks there
   assert_allclose(hidden[seen], archive["left_encoder_out"][seen], rtol=1e-5, atol=1e-5)

@@ -23,7 +23,7 @@ COMPONENTS = {
   "OPTIMIZER": "optimizers/",
   "TRAIN_DATA": "data/",
   "EVAL_DATA": "data/",
-  "EVALUATORS": "runs/",
+  "EVALUATORS": "evaluators/",
   "SEARCHER": "searchers/",
 }
 MACRO = "gin.macro"

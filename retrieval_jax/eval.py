@@ -4,8 +4,9 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import RetrievalEvaluator, Searcher
+from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.reporting import table
+from retrieval_jax.searchers import Searcher
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,86 +11,13 @@ import numpy as np
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
-from retrieval_jax.index.bm25 import BM25
-from retrieval_jax.index.exact import search_exact
 from retrieval_jax.metrics.ranking import evaluate_ranking
-from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import atomic_write
 from retrieval_jax.records import Ranking
-from retrieval_jax.retriever import Retriever, evaluation_params
+from retrieval_jax.searchers import Searcher, task_name
 
 METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
-
-
-@runtime_checkable
-class Searcher(Protocol):
-  """Anything that ranks a corpus for queries, and says which state of what it is."""
-
-  @property
-  def name(self) -> str: ...
-
-  @property
-  def step(self) -> int:
-    """The training step it was taken at; 0 for what was not trained here."""
-    ...
-
-  @property
-  def checkpoint(self) -> str:
-    """Where its parameters come from, for the record."""
-    ...
-
-  def search(self, data: RetrievalData, *, k: int) -> Ranking:
-    """Returns the k best passages of every row of data.examples, in that order."""
-    ...
-
-
-class DenseSearcher(NamedTuple):
-  """Exact inner-product search with the embeddings of one checkpoint."""
-
-  encoder: Encoder
-  step: int
-  checkpoint: str
-  name: str = "dense"
-
-  def search(self, data: RetrievalData, *, k: int) -> Ranking:
-    queries = self.encoder.queries(data.queries)[data.examples]
-    return search_exact(self.encoder.passages(data.passages), queries, k=k)
-
-
-class BM25Searcher(NamedTuple):
-  """BM25 over the passages' texts (lucene variant, English stop words, Snowball stemmer)."""
-
-  k1: float = 1.2
-  b: float = 0.75
-  name: str = "bm25"
-  step: int = 0
-
-  @property
-  def checkpoint(self) -> str:
-    return f"bm25(k1={self.k1}, b={self.b})"
-
-  def search(self, data: RetrievalData, *, k: int) -> Ranking:
-    index = BM25(list(data.passages.texts), k1=self.k1, b=self.b)
-    return index.search([data.queries.texts[int(row)] for row in data.examples], k=k)
-
-
-def dense_searcher(
-  retriever: Retriever,
-  *,
-  model_dir: str,
-  partitioner: Partitioner,
-  step: int | None = None,
-  dtype: str = "float32",
-  tokens_per_batch: int = 8192,
-) -> DenseSearcher:
-  """Returns the searcher of MODEL_DIR's checkpoint `step` (None: the newest; no checkpoint: the pretrained weights)."""
-  params, found, checkpoint = evaluation_params(
-    retriever, partitioner, pathlib.Path(model_dir).absolute(), step=step
-  )
-  encoder = Encoder(retriever.model, params, partitioner, tokens_per_batch=tokens_per_batch, dtype=dtype)
-  return DenseSearcher(encoder, found, checkpoint)
 
 
 class EvaluationResult(NamedTuple):
@@ -117,7 +44,7 @@ class RetrievalEvaluator(NamedTuple):
   @property
   def name(self) -> str:
     """The task's name; with the split behind it unless that is "test"."""
-    return self.source.name if self.source.split == "test" else f"{self.source.name}_{self.source.split}"
+    return task_name(self.source)
 
   def evaluate(self, searcher: Searcher) -> EvaluationResult:
     """Returns the metrics of a searcher; every judged query counts, also those without a hit."""

@@ -58,7 +58,7 @@ class LossOutput(NamedTuple):
 
 
 class Ranking(NamedTuple):
-  """The k best corpus rows of each query, best first. Ties: higher score, then smaller row. Row -1 pads (k > corpus)."""
+  """The k best corpus rows of each query, best first. Ties: higher score, then smaller row. Row -1 pads: fewer than k results."""
 
   rows: Int[np.ndarray, "q k"]
   scores: Float[np.ndarray, "q k"]

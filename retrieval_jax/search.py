@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.encode import encode_folder, passage_embeddings
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import DenseSearcher
 from retrieval_jax.index.exact import search_exact
 from retrieval_jax.records import Ranking
+from retrieval_jax.searchers import DenseSearcher
 
 SNIPPET_CHARACTERS = 220
 
@@ -21,7 +20,6 @@ def search(
   data: RetrievalData,
   inputs: TextInputs,
   *,
-  model_dir: str,
   k: int = 5,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Ranking:
@@ -33,7 +31,7 @@ def search(
   del on_start
   if not queries or not all(query.strip() for query in queries):
     raise UserError('no query: give the text to search for, for example `... "sort an array along an axis"`.')
-  corpus = passage_embeddings(encode_folder(model_dir, data, searcher), searcher, data)
+  corpus = searcher.passages(data)
   ranking = search_exact(corpus, searcher.encoder.query_texts(queries, inputs), k=min(k, len(corpus)))
   for query, rows, scores in zip(queries, ranking.rows, ranking.scores, strict=True):
     print(f"\nquery: {query}")

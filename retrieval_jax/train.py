@@ -17,8 +17,8 @@ from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.encoding import Encoder
-from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import DenseSearcher, RetrievalEvaluator
+from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.interruption import StopRequest
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.model_info import write_model_info
@@ -26,6 +26,7 @@ from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.records import Batch
 from retrieval_jax.retriever import Retriever, initial_params
+from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
 from retrieval_jax.train_step import make_train_step
 from retrieval_jax.training_log import Stopwatch, TrainingLog
@@ -66,23 +67,32 @@ def train(
   checkpoints: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008  (an immutable record)
   seed: int = 0,
   log_period: int = 10,
+  dry_run: bool = False,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, float]:
   """Trains until step total_steps, going on from MODEL_DIR's newest checkpoint; returns the last step's metrics.
 
   Resume is exact: the rows of step t are a function of (seed, t), dropout keys of (seed, t), and everything else is in
   the checkpoint. SIGTERM and Ctrl-C finish the step, save and return.
+  dry_run: check that the parts fit, tokenise the data, read the pretrained weights, say what would be trained, and stop;
+  the training then starts from the cache (and without TensorFlow). Nothing is written to MODEL_DIR.
   on_start: called with MODEL_DIR once the parts fit together and before the first step (writes the configuration).
 
   Raises: UserError for parts that do not fit, NonFiniteError (a UserError) when a loss or gradient is not finite.
   """
   folder = pathlib.Path(model_dir).absolute()
   _check_periods(total_steps, checkpoints.period, log_period)
+  _check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
   data = dataset.load(recipe.data, recipe.inputs)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
   _check_required(recipe.loss, make_batch(0))
+  if dry_run:
+    initial_params(recipe.retriever, partitioner, seed=seed)
+    _describe(recipe, partitioner, data, plan, 0, total_steps)
+    print("dry run: the parts fit and the data is tokenised; nothing was trained", flush=True)
+    return {}
 
   with Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
     state, start = _start(recipe, saved, partitioner, data, seed)
@@ -201,6 +211,15 @@ def _check_periods(total_steps: int, checkpoint_period: int, log_period: int) ->
   ):
     if not isinstance(value, int) or value < 1:
       raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
+
+
+def _check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator]) -> None:
+  known = [f"{evaluator.name}/{metric}" for evaluator in evaluators for metric in evaluator.metrics]
+  if best is not None and best not in known:
+    expected = (
+      f"one of {', '.join(known)}" if known else "evaluators: add --gin_file=evaluators/retrieval.gin"
+    )
+    raise UserError(f"BEST_METRIC={best!r}: expected {expected}{nearest(best, known) or '.'}")
 
 
 def _check_required(loss: Loss, batch: Batch) -> None:

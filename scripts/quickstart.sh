@@ -17,6 +17,9 @@ python -m retrieval_jax.eval --gin_file=models/minilm.gin --gin_file=searchers/b
 echo "--- 3/5 MiniLM as it is, on the test split"
 python -m retrieval_jax.eval --gin_file=models/minilm.gin --gin_file=data/pydocs.gin --gin.MODEL_DIR="$RUN/zero_shot"
 echo "--- 4/5 fine-tune: one tower for both sides (SDE), SamToNe loss"
+# The dry run checks and tokenises first: the training process then needs no TensorFlow, 0.7 GB less.
+python -m retrieval_jax.train --gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR="$RUN/samtone" \
+  --gin.DRY_RUN=True
 python -m retrieval_jax.train --gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR="$RUN/samtone"
 echo "--- 5/5 the fine-tuned model on the test split"
 python -m retrieval_jax.eval --gin_file=data/pydocs.gin --gin.MODEL_DIR="$RUN/samtone"

@@ -77,6 +77,18 @@ def test_partitions_that_the_devices_do_not_divide(launch, tiny, tmp_path):
   fails(launch, r"NUM_PARTITIONS=3 does not divide the 8 devices. Valid values: \[1, 2, 4, 8\]", *flags)
 
 
+def test_best_metric_without_an_evaluator_and_of_an_unknown_name(launch, tiny, tmp_path):
+  flags = (*tiny, *ONE_STEP, f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  fails(
+    launch,
+    "BEST_METRIC='mrr': expected evaluators: add --gin_file=evaluators/",
+    *flags,
+    "--gin.BEST_METRIC=mrr",
+  )
+  flags = (*flags, "--gin_file=evaluators/retrieval.gin", "--gin.BEST_METRIC=train/mmr")
+  fails(launch, "BEST_METRIC='train/mmr': expected one of .*; did you mean .*'train/mrr'", *flags)
+
+
 def test_empty_data_set(launch, tiny, tmp_path):
   (tmp_path / "empty.tsv").write_text("", encoding="utf-8")
   flags = (

@@ -148,5 +148,48 @@ def test_damaged_newest_checkpoint_falls_back_to_the_one_before(trained, process
   assert "steps: 6 -> 12" in done.stdout
 
 
+def test_a_dry_run_checks_everything_and_leaves_no_folder(launch, tiny, tmp_path, capsys):
+  launch("train", *tiny, "--gin.TRAIN_STEPS=5", "--gin.DRY_RUN=True", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  assert "64 examples" in capsys.readouterr().out
+  assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_in_training_keeps_the_best_step(launch, tiny, tmp_path):
+  flags = (*tiny, "--gin_file=evaluators/retrieval.gin", "--gin.TRAIN_STEPS=5", "--gin.CHECKPOINT_PERIOD=1")
+  launch(
+    "train", *flags, "--gin.KEEP_CHECKPOINTS=1", "--gin.BEST_METRIC=train/mrr", f"--gin.MODEL_DIR={tmp_path}"
+  )
+  log = [
+    json.loads(line) for line in (tmp_path / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+  ]
+  scores = {record["step"]: record["train/mrr"] for record in log if "train/mrr" in record}
+  assert sorted(scores) == [1, 2, 3, 4, 5]
+  kept = {int(p.name.split("_")[1]) for p in tmp_path.glob("checkpoint_*")}
+  assert 5 in kept
+  assert len(kept) <= 2
+  assert max(scores[step] for step in kept) == max(scores.values())
+
+
+def test_a_t5_on_a_vocabulary_of_its_own_text_trains_with_adafactor_and_two_towers(
+  launch, tiny, tsv, tmp_path
+):
+  from retrieval_jax.data.file_sources import TsvPairs
+  from retrieval_jax.data.train_vocabulary import train_vocabulary
+
+  path = tmp_path / "vocabulary.model"
+  train_vocabulary(TsvPairs(str(tsv / "train.tsv")), str(path), vocab_size=50)
+  flags = [f for f in tiny if "bert_tiny" not in f]
+  launch(
+    "train",
+    *("--gin_file=models/t5_1_1_tiny.gin", *flags, "--gin_file=sharing/ade_spl.gin"),
+    *("--gin_file=optimizers/adafactor.gin", f"--gin.VOCABULARY_PATH={path}", "--gin.NUM_EMBEDDINGS=64"),
+    *("--gin.TRAIN_STEPS=2", "--gin.NUM_PARTITIONS=2", f"--gin.MODEL_DIR={tmp_path / 'run'}"),
+  )
+  info = (tmp_path / "run" / "model-info.txt").read_text(encoding="utf-8")
+  assert "query_encoder/layers_0/attention/query/kernel" in info
+  assert "passage_token_embedder/embedding" in info
+  assert info.count("projection_layer/kernel") == 1
+
+
 def test_the_test_session_has_eight_devices():
   assert jax.device_count() == 8

@@ -62,7 +62,6 @@ setup(
   description="Dual-encoder retrieval in JAX: SamToNe, NGAME batches and Gramian regularizers, one gin file each",
   long_description=(HERE / "README.md").read_text(encoding="utf-8"),
   long_description_content_type="text/markdown",
-  license="Apache-2.0",
   python_requires=">=3.11,<3.14",
   packages=_packages(),
   package_dir={"retrieval_jax.tasks": "tasks", "retrieval_jax.configs": "configs"},

@@ -44,6 +44,6 @@ def make_train_step(
     params = optax.apply_updates(state.params, updates)
     metrics = {"loss": output.loss, "grad_norm": optax.tree.norm(gradient), **output.metrics}
     metrics = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
-    return TrainState(state.step + 1, params, loss_state, opt_state), metrics  # pyright: ignore[reportArgumentType]
+    return TrainState(state.step + 1, params, loss_state, opt_state), metrics  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
 
   return step

@@ -168,7 +168,7 @@ def train_sentencepiece(
 
   model = io.BytesIO()  # with a file name, that name would be part of the model
   try:
-    sentencepiece.SentencePieceTrainer.Train(  # pyright: ignore[reportAttributeAccessIssue]
+    sentencepiece.SentencePieceTrainer.Train(  # pyright: ignore[reportAttributeAccessIssue]  (made at import)
       sentence_iterator=iter(texts),
       model_writer=model,
       vocab_size=vocab_size,

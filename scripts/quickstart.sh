@@ -6,7 +6,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 make_venv bm25
 RUN="${RUN:-runs/quickstart}"
-export RETRIEVAL_JAX_CACHE="${RETRIEVAL_JAX_CACHE:-$PWD/.cache/retrieval_jax}"
 started=$SECONDS
 
 echo "--- 1/5 pydocs: query = what a function does, passage = the rest of its docstring"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from retrieval_jax.data import features
+from retrieval_jax.data.pair_table import MOST_MISSING
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
@@ -60,7 +61,7 @@ def read_tsv_pairs(path: Path) -> Iterator[features.Example]:
   any order. Without an id column equal texts are one query or passage. Costs no memory.
 
   Raises: UserError with file and line number for a line with another number of columns (a tab or a line end
-  inside a text shows up so) or a relevance that is no integer.
+  inside a text shows up so), a relevance that is no int32, or a first line that looks like a header and is none.
 
   Example: a file with the line "what is jax\\tJAX is a library." yields one pair.
   """
@@ -94,6 +95,11 @@ def _tsv_header(values: list[str], where: str) -> list[str]:
         f"{where}: the header {values} must name each of {', '.join(TSV_COLUMNS)} at most once."
       )
     return values
+  if any(value.strip().lower() in TSV_COLUMNS for value in values):
+    raise UserError(
+      f"{where}: the first line {values} looks like a header but is none. Column names: {', '.join(TSV_COLUMNS)}, in "
+      "lower case without spaces, at least query and passage. If it is a pair, put the line query<TAB>passage above it."
+    )
   return ["query", "passage"]
 
 
@@ -104,9 +110,20 @@ def text_id(text: str) -> str:
 
 def _grade(text: str, where: str) -> int:
   try:
-    return int(text)
+    grade = int(text)
   except ValueError:
     raise UserError(f"{where}: relevance {text!r}; expected an integer.") from None
+  if not -(2**31) <= grade < 2**31:
+    raise UserError(f"{where}: relevance {text!r}; expected an integer from -2**31 to 2**31 - 1.")
+  return grade
+
+
+def _is_number(text: str) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True
 
 
 def beir_splits(path: Path) -> list[str]:
@@ -147,19 +164,21 @@ def read_beir_folder(path: Path, split: str) -> Iterator[features.Example]:
   """Yields the judged pairs of one split, in the order of qrels/<split>.tsv (a header, then query, passage, grade).
 
   The passage's text is "": it is the corpus's, see `read_beir_corpus`. A judgement whose query is not in
-  queries.jsonl is left out, with a warning that counts them. The queries' texts are held in memory.
+  queries.jsonl is left out, with a warning that counts them. A first line whose third column is no number is a
+  header, whatever its names. The queries' texts are held in memory.
 
-  Raises: UserError with file and line number for a line that cannot be read.
+  Raises: UserError with file and line number for a line that cannot be read or a query id with two texts, and if
+  more than 1% of the judgements name unknown queries.
   """
-  queries = {record["_id"]: record["text"] for record, _ in _json_lines(beir_file(path, "queries.jsonl"))}
+  queries = _beir_queries(beir_file(path, "queries.jsonl"))
   missing: list[str] = []
   total = 0
-  for line in read_lines(beir_file(path, f"qrels/{split}.tsv")):
+  for number, line in enumerate(read_lines(beir_file(path, f"qrels/{split}.tsv"))):
     values = line.text.split("\t")
-    if line.where.endswith(":1") and values[-1] == "score":
-      continue
     if len(values) != 3:
       raise UserError(f"{line.where}: {len(values)} columns, expected 3: query-id, corpus-id, score.")
+    if number == 0 and not _is_number(values[2]):
+      continue
     total += 1
     query_id, passage_id, grade = values
     if query_id not in queries:
@@ -167,14 +186,28 @@ def read_beir_folder(path: Path, split: str) -> Iterator[features.Example]:
       continue
     yield features.pair(query_id, queries[query_id], passage_id, "", _grade(grade, line.where))
   if missing:
-    LOG.warning(
-      "%s, split %s: %d of %d judgements name queries that queries.jsonl lacks (%s): they are left out.",
-      path,
-      split,
-      len(missing),
-      total,
-      ", ".join(map(repr, missing[:3])),
+    message = (
+      f"{path}, split {split}: {len(missing)} of {total} judgements name queries that queries.jsonl lacks "
+      f"({', '.join(map(repr, missing[:3]))})"
     )
+    if len(missing) > MOST_MISSING * total:
+      raise UserError(
+        f"{message}. Above 1% queries.jsonl is of another version: get the files of one release."
+      )
+    LOG.warning("%s: they are left out.", message)
+
+
+def _beir_queries(path: pathlib.Path) -> dict[str, str]:
+  """Returns the queries' texts by their ids."""
+  queries: dict[str, str] = {}
+  for record, where in _json_lines(path):
+    id, text = record["_id"], record["text"]
+    if queries.setdefault(id, text) != text:
+      raise UserError(
+        f"{where}: the id {id!r} comes with two texts: {queries[id][:80]!r} and {text[:80]!r}. Ids must be unique: "
+        "correct the text, or give one of them another id."
+      )
+  return queries
 
 
 def _json_lines(path: pathlib.Path) -> Iterator[tuple[dict[str, Any], str]]:

@@ -8,12 +8,13 @@ import numpy as np
 from jaxtyping import Int
 
 from retrieval_jax.data.vocabularies import Vocabulary
+from retrieval_jax.errors import UserError
 
 
 class TextInputs(NamedTuple):
   """Belongs to the model, not to the task: training, evaluation and search must use the same one.
 
-  Lengths count the end token. A prefix is put before every text of its side ("query: "), as it stands.
+  Lengths are whole numbers of at least 2 and count the special tokens; another one is a UserError at first use. A prefix is put before every text of its side ("query: "), as it stands.
 
   Example: `TextInputs(WordPiece(path), query_length=32, passage_length=128).query_tokens(["a b"])`.
   """
@@ -35,12 +36,12 @@ class TextInputs(NamedTuple):
   @property
   def query_side(self) -> "SideInputs":
     """What concerns queries alone: a store of queries depends on nothing else."""
-    return SideInputs(self.vocabulary, self.query_length, self.query_prefix)
+    return SideInputs(self.vocabulary, _checked(self.query_length, "QUERY_LENGTH"), self.query_prefix)
 
   @property
   def passage_side(self) -> "SideInputs":
     """What concerns passages alone."""
-    return SideInputs(self.vocabulary, self.passage_length, self.passage_prefix)
+    return SideInputs(self.vocabulary, _checked(self.passage_length, "PASSAGE_LENGTH"), self.passage_prefix)
 
   @property
   def fingerprint(self) -> str:
@@ -77,3 +78,11 @@ class SideInputs(NamedTuple):
   def fingerprint(self) -> str:
     """A hash of vocabulary, length and prefix."""
     return hashlib.sha256(f"{self.vocabulary.fingerprint} {self.length} {self.prefix}".encode()).hexdigest()
+
+
+def _checked(length: int, macro: str) -> int:
+  if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 2:
+    raise UserError(
+      f"{macro}={length!r}: expected a whole number of at least 2, the special tokens included."
+    )
+  return int(length)

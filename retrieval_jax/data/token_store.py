@@ -12,7 +12,7 @@ from retrieval_jax.data.built_folder import built_folder, short_hash
 from retrieval_jax.data.text_inputs import SideInputs
 from retrieval_jax.data.text_rows import TextRows
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHUNK = 4096  # texts tokenised at once: enough for the tokenizer's threads, about 10 MB
 
 
@@ -22,7 +22,7 @@ class TokenStore:
   Attributes:
     num_rows: the number of rows.
     length: tokens a row, padding and end token included.
-    lengths: int32 [num_rows], the tokens of each row that are not padding.
+    lengths: int32 [num_rows], the tokens of each row up to its last one that is not padding.
     identity: int32 [num_rows], the first row with the same tokens. Rows with equal texts are one identity: one
       must not be the other's negative.
     ids, texts: sequences of strings, read from disk when asked for. Texts are without the model's prefix.
@@ -105,12 +105,23 @@ def _tokenise(rows: TextRows, folder: pathlib.Path, inputs: SideInputs, name: st
       chunk = inputs.tokens(rows.texts[start : start + CHUNK])
       span = slice(start, start + len(chunk))
       tokens[span] = chunk
-      lengths[span] = np.count_nonzero(chunk, axis=1)
+      lengths[span] = row_lengths(chunk)
       digests[span] = [_digest(row) for row in chunk]
       bar.update(len(chunk))
   tokens.flush()
   np.save(folder / "lengths.npy", lengths)
   np.save(folder / "identity.npy", first_equal(digests))
+
+
+def row_lengths(tokens: Int[np.ndarray, "e l"]) -> Int[np.ndarray, "e"]:
+  """Returns int32 [e]: each row's last place that is not 0, plus 1; 0 for a row of zeros.
+
+  A text that holds the word "[PAD]" has zeros in its middle: counting the others would cut its end.
+
+  Example: `row_lengths(np.array([[7, 0, 7, 0], [0, 0, 0, 0]]))` is `[3, 0]`.
+  """
+  places = np.arange(1, tokens.shape[1] + 1, dtype=np.int32)
+  return np.max(np.where(tokens != 0, places[None, :], 0), axis=1, initial=0).astype(np.int32)
 
 
 def _digest(row: Int[np.ndarray, "l"]) -> np.ndarray:

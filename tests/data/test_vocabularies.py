@@ -8,6 +8,7 @@ import pytest
 from toy_source import WORDS, write_tokenizer
 
 from retrieval_jax.data import vocabularies
+from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import SentencePiece, WordPiece, train_sentencepiece
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
@@ -119,6 +120,36 @@ def test_bad_vocabulary_files(vocabulary, tmp_path: pathlib.Path):
   (tmp_path / "corrupt").write_bytes(b"\x00garbage")
   with pytest.raises(UserError, match="corrupt: not a"):
     vocabulary(str(tmp_path / "corrupt"))
+  with pytest.raises(UserError, match="is a folder; expected the vocabulary's file"):
+    vocabulary(str(tmp_path))
+
+
+def test_a_tokenizer_without_cls_and_sep_is_refused(tmp_path: pathlib.Path):
+  path = write_tokenizer(tmp_path / "tokenizer.json")
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps({**content, "post_processor": None}))
+  with pytest.raises(UserError, match=r"an empty text gives the ids \[\], expected two: \[CLS\] and \[SEP\]"):
+    WordPiece(str(path))
+
+
+def test_text_that_is_not_unicode(word_piece: WordPiece, sentence_piece: SentencePiece):
+  for vocabulary in (word_piece, sentence_piece):
+    with pytest.raises(UserError, match=r"'caf\\udce9' holds bytes that are no UTF-8"):
+      vocabulary.encode(["a", "caf\udce9"], length=4)
+
+
+@pytest.mark.parametrize("length", [1, 0, 4.0, True, None])
+def test_a_bad_length_names_its_macro(word_piece: WordPiece, length):
+  with pytest.raises(UserError, match=f"QUERY_LENGTH={length}: expected a whole number of at least 2"):
+    TextInputs(word_piece, length, 8).query_tokens(["a"])
+  with pytest.raises(UserError, match=f"PASSAGE_LENGTH={length}: expected a whole number of at least 2"):
+    TextInputs(word_piece, 8, length).passage_tokens(["a"])
+
+
+def test_a_path_inside_a_package_that_is_not_installed():
+  for name in ("no_such", "no.such", ""):
+    with pytest.raises(UserError, match=f"the package '{name}' is not installed"):
+      resolve(f"package:{name}/x")
 
 
 def test_a_padding_id_other_than_0_is_refused(tmp_path: pathlib.Path):

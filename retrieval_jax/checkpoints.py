@@ -97,7 +97,13 @@ class Checkpoints:
   ) -> None:
     """Starts to save (returns after the copy to host memory); wait() or close() blocks until it is on disk."""
     args = self._ocp.args
-    record = {**manifest, "format": FORMAT, "step": step, "parameters": parameter_table(state.params)}
+    record = {
+      **manifest,
+      "format": FORMAT,
+      "step": step,
+      "parameters": parameter_table(state.params),
+      "optimizer": parameter_table(state.opt_state),
+    }
     self._manager.save(
       step,
       args=args.Composite(state=args.StandardSave(state), manifest=args.JsonSave(record)),
@@ -122,6 +128,7 @@ class Checkpoints:
       try:
         saved = self.manifest(step)
         self._check_architecture(step, saved["parameters"], parameter_table(target.params))
+        self._check_optimizer(step, saved["optimizer"], parameter_table(target.opt_state))
         restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
       except UserError:
         raise
@@ -194,6 +201,14 @@ class Checkpoints:
       raise UserError(
         f"{self.folder}: checkpoint {step} is of another architecture than the configured model:\n{different}\n"
         "Use the model this folder was trained with (its config.gin), or another MODEL_DIR."
+      )
+
+  def _check_optimizer(self, step: int, saved: Mapping[str, list], expected: Mapping[str, list]) -> None:
+    different = difference(saved, expected)
+    if different:
+      raise UserError(
+        f"{self.folder}: checkpoint {step} was saved with another optimizer or other optimizer options:\n{different}\n"
+        "Resume with the same (config.gin names it), or start in another MODEL_DIR."
       )
 
   def wait(self) -> None:

@@ -8,6 +8,8 @@ import ast
 import os
 import pathlib
 import re
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ COMPONENTS = {
   "SEARCHER": "searchers/",
 }
 MACRO = "gin.macro"
-_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\s*=\s*(.*)$")
+_ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")
 _INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
 
 
@@ -55,22 +57,32 @@ def collect(names: Iterable[str], search_paths: Sequence[str]) -> list[GinFile]:
   return [read(_find(name, search_paths, "--gin_file"), search_paths) for name in names]
 
 
-def read(path: pathlib.Path, search_paths: Sequence[str] = ()) -> GinFile:
-  """Returns one file with its includes."""
+def read(
+  path: pathlib.Path, search_paths: Sequence[str] = (), *, open_files: tuple[pathlib.Path, ...] = ()
+) -> GinFile:
+  """Returns one file with its includes. open_files: those that include it; one of them again is a UserError."""
+  if path in open_files:
+    chain = " -> ".join(str(p) for p in (*open_files, path))
+    raise UserError(f"{path} includes itself: {chain}")
   includes = []
   for number, line in enumerate(_lines(path), start=1):
     match = _INCLUDE.match(line)
     if match:
       found = _find(match.group(2), search_paths, f"{path}:{number}: include")
-      includes.append(read(found, search_paths))
+      includes.append(read(found, search_paths, open_files=(*open_files, path)))
   return GinFile(path, tuple(includes))
 
 
 def _lines(path: pathlib.Path) -> list[str]:
   try:
-    return path.read_text(encoding="utf-8").split("\n")
+    text = path.read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise UserError(f"{path}: cannot be read as a gin file ({error})") from error
+  if text.startswith("\ufeff"):
+    raise UserError(
+      f"{path}: starts with a byte order mark, which gin cannot read. Save it as UTF-8 without one."
+    )
+  return text.split("\n")
 
 
 def _find(name: str, search_paths: Sequence[str], where: str) -> pathlib.Path:
@@ -120,11 +132,16 @@ class _translated:
     hint = ""
     match = re.search(r"No configurable matching '([^']+)'", message)
     if match:
-      known = {selector.split(".", 1)[-1] for selector in gin_config._REGISTRY}
+      known = {selector.split(".", 1)[-1] for selector, _ in gin_config._REGISTRY.items()}
       hint = nearest(match.group(1).rsplit("/", 1)[-1], known)
     match = re.search(r"doesn't have a parameter named '([^']+)'", message)
     if match:
       message = message.splitlines()[0]
+    if "malformed node" in message:
+      message, hint = (
+        "the value is not a Python literal, @reference or %macro",
+        "; text needs quotes: NAME = 'text'",
+      )
     raise UserError(f"{self._where}: {message}{hint}") from error
 
 
@@ -170,6 +187,7 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
       problems.append(
         f"  {name} is set ({macro.where}) but nothing reads it{nearest(name, read_macros) or '.'}"
       )
+  problems += _wrong_values(config, assigned)
   if problems:
     raise UserError("the configuration is not complete:\n" + "\n".join(problems))
 
@@ -179,6 +197,64 @@ def _missing(name: str, assigned: Mapping[str, Macro]) -> str:
     return f"  {name} is not set: add a file of {COMPONENTS[name]}, for example --gin_file={COMPONENTS[name]}...gin"
   where = f"declared in {assigned[name].where}" if name in assigned else "read, but declared nowhere"
   return f"  {name} is not set ({where}): add --gin.{name}=..."
+
+
+def _wrong_values(
+  config: Mapping[tuple[str, str], Mapping[str, Any]], assigned: Mapping[str, Macro]
+) -> list[str]:
+  """Returns a line for every literal that is not of the type its parameter is annotated with."""
+  from gin import config as gin_config
+
+  problems = []
+  for name in sorted(COMPONENTS.keys() & assigned.keys()):
+    value = config[name, MACRO]["value"]
+    if isinstance(value, int | float | str):
+      problems.append(f"  {name} = {value!r} ({assigned[name].where}): expected a component, @name()")
+  for (_, selector), parameters in config.items():
+    if selector == MACRO:
+      continue
+    annotations = _annotations(gin_config._REGISTRY[selector].wrapped)
+    for parameter, value in parameters.items():
+      names = [scopes[-1] for target, scopes in _references(value) if target == MACRO]
+      if isinstance(value, gin_config.ConfigurableReference):
+        if not names or (names[0], MACRO) not in config:
+          continue
+        value = config[names[0], MACRO]["value"]
+      expected = annotations.get(parameter)
+      if expected is not None and isinstance(value, bool | int | float | str) and not _fits(value, expected):
+        where = (
+          f"{names[0]} = {value!r} ({assigned[names[0]].where})"
+          if names
+          else f"{selector}.{parameter} = {value!r}"
+        )
+        problems.append(f"  {where}: expected {' or '.join(t.__name__ for t in expected)}")
+  return sorted(set(problems))
+
+
+def _annotations(function: Any) -> dict[str, tuple[type, ...]]:
+  """Returns the parameters annotated with plain types (int, float, str, bool, None and their unions)."""
+  try:
+    hints = typing.get_type_hints(function if not isinstance(function, type) else _constructor(function))
+  except Exception:  # annotations that name what is only imported for type checking
+    return {}
+  plain = {}
+  for name, hint in hints.items():
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if all(kind in (int, float, str, bool, type(None)) for kind in kinds):
+      plain[name] = kinds
+  return plain
+
+
+def _constructor(cls: type) -> Any:
+  return cls if cls.__annotations__ else cls.__init__
+
+
+def _fits(value: object, expected: tuple[type, ...]) -> bool:
+  if isinstance(value, bool):
+    return bool in expected
+  if isinstance(value, int):
+    return int in expected or float in expected
+  return type(value) in expected
 
 
 def _registered(name: str) -> str:
@@ -225,10 +301,15 @@ def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str
 
 
 def section_str(roots: Iterable[str]) -> str:
-  """Returns the operative configuration of these macros alone, as gin text that defines them."""
+  """Returns the operative configuration of these macros alone, as gin text that defines them.
+
+  gin records what a macro's component was called with under the macro's name as scope; those scopes are taken off
+  again, so that a later file or flag that binds the plain name still wins.
+  """
   from gin import config as gin_config
 
   operative = gin_config._OPERATIVE_CONFIG
+  roots = tuple(roots)
   wanted = set(roots)
   kept: dict[tuple[str, str], Any] = {}
   size = -1
@@ -236,13 +317,13 @@ def section_str(roots: Iterable[str]) -> str:
     size = len(kept)
     for (scope, selector), parameters in operative.items():
       if scope.split("/")[0] in wanted:
-        kept[scope, selector] = parameters
+        plain = "" if scope in roots and selector != MACRO else scope
+        kept[plain, selector] = parameters
         for _, scopes in _references(parameters):
           wanted.update(scopes)
   lines = gin_config._config_str(kept).split("\n")
   body = "\n".join(line for line in lines if not line.startswith(("from ", "import ")))
-  used = re.compile(r"(?<![\w.])(\w+)\.")
-  names = set(used.findall(body)) | {"dynamic_registration"}
+  names = {*re.findall(r"(?<![\w.])(\w+)\.", body), "dynamic_registration"}
   return "\n".join(
     line for line in lines if not line.startswith(("from ", "import ")) or line.split()[-1] in names
   )

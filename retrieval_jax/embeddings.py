@@ -47,7 +47,12 @@ def open_embeddings(folder: pathlib.Path, manifest: Mapping[str, Any]) -> Float[
   path = folder / "manifest.json"
   if not path.is_file():
     return None
-  record = json.loads(path.read_text(encoding="utf-8"))
+  try:
+    record = json.loads(path.read_text(encoding="utf-8"))
+  except ValueError:
+    return None  # damaged: made again
+  if not isinstance(record, dict) or not (folder / "ids.jsonl").is_file():
+    return None
   if any(record.get(name) != value for name, value in manifest.items()):
     return None
   try:

@@ -3,8 +3,9 @@
 import pathlib
 from collections.abc import Callable
 
+from retrieval_jax import paths
 from retrieval_jax.data.dataset import RetrievalData
-from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.searchers import DenseSearcher, require_dense
 
 
 def encode(
@@ -21,8 +22,9 @@ def encode(
   is kept.
   """
   del on_start
+  require_dense(searcher)
   if output_dir is not None:
-    searcher = searcher._replace(keep_in=pathlib.Path(output_dir).absolute())
+    searcher = searcher._replace(keep_in=paths.output_dir(output_dir, "OUTPUT_DIR"))
   searcher.passages(data)
   searcher.queries(data)
   folder = searcher.folder(data)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.evaluation import RetrievalEvaluator
+from retrieval_jax.paths import output_dir
 from retrieval_jax.reporting import table
 from retrieval_jax.searchers import Searcher
 
@@ -24,12 +25,17 @@ def evaluate(
   del on_start
   if not evaluators:
     raise UserError("EVALUATORS is empty: name at least one task to evaluate.")
-  folder = pathlib.Path(model_dir).absolute()
+  names = [evaluator.name for evaluator in evaluators]
+  if len(set(names)) < len(names):
+    raise UserError(
+      f"EVALUATORS: two evaluators have the same name ({', '.join(names)}); one would overwrite the other."
+    )
+  folder = output_dir(model_dir, "MODEL_DIR")
   results = {evaluator.name: evaluator.run(searcher, model_dir=folder) for evaluator in evaluators}
   print(f"{searcher.name} {searcher.checkpoint}")
   print(table(results))
-  for name in results:
-    print(f"wrote {folder / 'eval' / name / f'step_{searcher.step}' / 'metrics.json'}")
+  for evaluator in evaluators:
+    print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
   return results
 
 

@@ -46,11 +46,13 @@ class RetrievalEvaluator(NamedTuple):
     """The task's name; with the split behind it unless that is "test"."""
     return task_name(self.source)
 
+  def load(self) -> RetrievalData:
+    """Returns the task's queries, corpus and judgements; there is at least one judged query."""
+    return dataset.load(self.source, self.inputs)
+
   def evaluate(self, searcher: Searcher) -> EvaluationResult:
     """Returns the metrics of a searcher; every judged query counts, also those without a hit."""
-    data = dataset.load(self.source, self.inputs)
-    if not len(data.examples):
-      raise UserError(f"{self.name}: no query has a relevant passage; there is nothing to evaluate.")
+    data = self.load()
     ranking = searcher.search(data, k=min(self.depth, data.passages.num_rows))
     qrels = [data.relevance.row(int(row)) for row in data.examples]
     means, _ = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics)
@@ -59,12 +61,16 @@ class RetrievalEvaluator(NamedTuple):
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")
     return EvaluationResult(means, ranking, data)
 
+  def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
+    """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
+    kind = "" if searcher.name == "dense" else f"{searcher.name}_"
+    return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
+
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
     """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics."""
     result = self.evaluate(searcher)
     if jax.process_index() == 0:
-      folder = pathlib.Path(model_dir) / "eval" / self.name / f"step_{searcher.step}"
-      write_run(folder / "run.trec", result, depth=self.run_depth, tag=searcher.name)
+      folder = self.folder(searcher, model_dir)
       record = {
         **result.metrics,
         "queries": len(result.data.examples),
@@ -79,6 +85,7 @@ class RetrievalEvaluator(NamedTuple):
       with atomic_write(folder / "metrics.json") as file:
         json.dump(record, file, indent=2)
         file.write("\n")
+      write_run(folder / "run.trec", result, depth=self.run_depth, tag=searcher.name)
     return dict(result.metrics)
 
 

@@ -1,7 +1,13 @@
-"""SIGTERM and Ctrl-C as a request to finish the step and save, not as a stack trace in the middle of one."""
+"""How a run ends and who may run: SIGTERM and Ctrl-C as a request to finish the step and save; one training a folder."""
 
+import contextlib
+import fcntl
+import pathlib
 import signal
 import types
+from collections.abc import Iterator
+
+from retrieval_jax.errors import UserError
 
 
 class StopRequest:
@@ -29,3 +35,20 @@ class StopRequest:
     del frame
     self.requested = True
     signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def exclusive(folder: pathlib.Path) -> Iterator[None]:
+  """Holds a lock on a folder, made if missing, so that two trainings do not write into one another's checkpoints.
+
+  The lock goes with the process, however it ends. Raises: UserError when another process holds it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / ".lock", "w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(
+        f"MODEL_DIR={folder}: another training is writing to this folder. Choose another MODEL_DIR."
+      ) from None
+    yield

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from retrieval_jax import configuration
 from retrieval_jax.errors import UserError
-from retrieval_jax.paths import atomic_write, cache_dir
+from retrieval_jax.paths import atomic_write, cache_dir, output_dir
 
 CONFIGS = "retrieval_jax.configs"
 
@@ -44,6 +44,9 @@ def main(program: str, argv: Sequence[str] | None = None) -> None:
   """Runs a program; a UserError becomes one message on stderr and exit code 2."""
   try:
     run(program, sys.argv[1:] if argv is None else argv)
+  except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+    sys.exit(130)
   except UserError as error:
     message = str(error).split("\n  In call to configurable")[0]
     print(f"error: {message}", file=sys.stderr)
@@ -118,13 +121,12 @@ def _binding(argument: str) -> str:
   name, separator, value = argument.removeprefix("--gin.").partition("=")
   if not separator or not name:
     raise UserError(f"{argument}: expected --gin.NAME=VALUE, for example --gin.BATCH_SIZE=64.")
-  value = value.strip()
-  if value[:1] in ("@", "%"):
-    return f"{name} = {value}"
+  if value.lstrip()[:1] in ("@", "%"):
+    return f"{name} = {value.strip()}"
   try:
-    ast.literal_eval(value)
+    ast.literal_eval(value.strip())
   except (SyntaxError, ValueError):
-    if value[:1] in ("'", '"', "[", "(", "{") or "@" in value or "%" in value:
+    if value.lstrip()[:1] in ("'", '"', "[", "(", "{"):
       return f"{name} = {value}"  # meant as a literal or as gin's own syntax: gin names what is wrong with it
     return f"{name} = {value!r}"
   return f"{name} = {value}"
@@ -145,8 +147,23 @@ def _model_section(
   model_dir = configuration.literal_macro("MODEL_DIR", files, bindings)
   if not isinstance(model_dir, str):
     return []
-  path = pathlib.Path(model_dir).expanduser().absolute() / "model.gin"
-  return [configuration.read(path)] if path.is_file() else []
+  path = output_dir(model_dir, "MODEL_DIR") / "model.gin"
+  if not path.is_file():
+    return []
+  for name in ("MODEL", "INPUTS"):
+    macro = configuration.macros_set(files, bindings).get(name)
+    trained = any(path.parent.glob("checkpoint_*"))
+    if macro is not None and trained:
+      raise UserError(
+        f"{name} is set ({macro.where}), but MODEL_DIR was trained and brings its own model ({path}). "
+        "Leave the file of models/ out."
+      )
+  section = configuration.read(path)
+  if not {"MODEL", "INPUTS"} <= configuration.macros_set([section], ()).keys():
+    raise UserError(
+      f"{path} is damaged: it does not define MODEL and INPUTS. Write it anew by resuming the training."
+    )
+  return [section]
 
 
 def prepare_jax() -> None:

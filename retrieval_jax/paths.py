@@ -25,7 +25,10 @@ def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
   text = os.fspath(path)
   if text.startswith(PACKAGE_PREFIX):
     name, _, rest = text.removeprefix(PACKAGE_PREFIX).partition("/")
-    spec = importlib.util.find_spec(name)
+    try:
+      spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # the parent of a dotted name is absent; no name at all
+      spec = None
     if spec is None or not spec.submodule_search_locations:
       raise UserError(
         f"{text}: the package {name!r} is not installed here. Install it with "
@@ -37,6 +40,24 @@ def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
   if not found.exists():
     raise UserError(f"{text}: no such file (looked at {found.absolute()}).")
   return found
+
+
+def output_dir(path: str, macro: str) -> pathlib.Path:
+  """Returns the absolute folder that a macro such as MODEL_DIR names, `~` expanded; it need not exist.
+
+  Raises: UserError if it is not text, or if a file lies there or in the way.
+  """
+  if not isinstance(path, str) or not path.strip():
+    raise UserError(f"{macro}={path!r}: expected the path of a folder, for example --gin.{macro}=/tmp/run.")
+  folder = pathlib.Path(path).expanduser().absolute()
+  for part in (folder, *folder.parents):
+    if part.exists():
+      if not part.is_dir():
+        raise UserError(f"{macro}={path}: {part} is a file; expected a folder. Choose another path.")
+      if not os.access(part, os.W_OK | os.X_OK):
+        raise UserError(f"{macro}={path}: you may not write to {part}. Choose a folder of your own.")
+      break
+  return folder
 
 
 def cache_dir() -> pathlib.Path:

@@ -9,7 +9,7 @@ from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
 from retrieval_jax.index.exact import search_exact
 from retrieval_jax.records import Ranking
-from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.searchers import DenseSearcher, require_dense
 
 SNIPPET_CHARACTERS = 220
 
@@ -29,8 +29,11 @@ def search(
   queries.
   """
   del on_start
+  require_dense(searcher)
   if not queries or not all(query.strip() for query in queries):
     raise UserError('no query: give the text to search for, for example `... "sort an array along an axis"`.')
+  if k < 1:
+    raise UserError(f"K={k}: expected at least 1.")
   corpus = searcher.passages(data)
   ranking = search_exact(corpus, searcher.encoder.query_texts(queries, inputs), k=min(k, len(corpus)))
   for query, rows, scores in zip(queries, ranking.rows, ranking.scores, strict=True):

@@ -14,9 +14,11 @@ from retrieval_jax.data.dataset import RetrievalData, Source
 from retrieval_jax.data.token_store import TokenStore
 from retrieval_jax.embeddings import open_embeddings, write_embeddings
 from retrieval_jax.encoding import Encoder
+from retrieval_jax.errors import UserError
 from retrieval_jax.index.bm25 import BM25
 from retrieval_jax.index.exact import search_exact
 from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Ranking
 from retrieval_jax.retriever import Retriever, evaluation_params
 
@@ -95,6 +97,7 @@ class DenseSearcher(NamedTuple):
     manifest = {
       "checkpoint": self.checkpoint,
       "parameters": parameter_digest(self.encoder.params),
+      "model": self.encoder.model.digest,
       "task": data.name,
       "tokens_fingerprint": store.fingerprint,
       "activation_dtype": self.encoder.dtype,
@@ -124,6 +127,14 @@ class BM25Searcher(NamedTuple):
     return index.search([data.queries.texts[int(row)] for row in data.examples], k=k)
 
 
+def require_dense(searcher: Searcher) -> None:
+  """Raises UserError for a searcher without embeddings, such as BM25's."""
+  if not isinstance(searcher, DenseSearcher):
+    raise UserError(
+      f"SEARCHER: {searcher.name} has no embeddings; this program needs a model. Leave searchers/ out."
+    )
+
+
 def dense_searcher(
   retriever: Retriever,
   *,
@@ -137,7 +148,7 @@ def dense_searcher(
 
   Its embeddings are kept in MODEL_DIR/encode.
   """
-  folder = pathlib.Path(model_dir).absolute()
+  folder = output_dir(model_dir, "MODEL_DIR")
   params, found, checkpoint = evaluation_params(retriever, partitioner, folder, step=step)
   encoder = Encoder(retriever.model, params, partitioner, tokens_per_batch=tokens_per_batch, dtype=dtype)
   return DenseSearcher(encoder, found, checkpoint, keep_in=folder / "encode")

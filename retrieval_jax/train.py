@@ -1,5 +1,6 @@
 """The training program: parts that fit together, a state, a loop. `python -m retrieval_jax.train --gin_file=...`."""
 
+import contextlib
 import math
 import pathlib
 import sys
@@ -19,16 +20,17 @@ from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.evaluation import RetrievalEvaluator
-from retrieval_jax.interruption import StopRequest
+from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.model_info import write_model_info
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import Retriever, initial_params
+from retrieval_jax.retriever import Retriever, check_vocabulary, initial_params
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
-from retrieval_jax.train_step import make_train_step
+from retrieval_jax.train_step import Step, make_train_step
 from retrieval_jax.training_log import Stopwatch, TrainingLog
 
 
@@ -80,31 +82,36 @@ def train(
 
   Raises: UserError for parts that do not fit, NonFiniteError (a UserError) when a loss or gradient is not finite.
   """
-  folder = pathlib.Path(model_dir).absolute()
-  _check_periods(total_steps, checkpoints.period, log_period)
+  folder = output_dir(model_dir, "MODEL_DIR")
+  _check_numbers(total_steps, checkpoints, log_period, seed)
   _check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
   data = dataset.load(recipe.data, recipe.inputs)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
-  _check_required(recipe.loss, make_batch(0))
+  step_of_parts = make_train_step(recipe.retriever.model, recipe.loss, recipe.optimizer.transform, seed=seed)
+  _check_parts(recipe, step_of_parts, make_batch(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
     _describe(recipe, partitioner, data, plan, 0, total_steps)
     print("dry run: the parts fit and the data is tokenised; nothing was trained", flush=True)
     return {}
 
-  with Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
+  manifest = _manifest(recipe, data, seed)
+  with _alone(folder), Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
     state, start = _start(recipe, saved, partitioner, data, seed)
+    if start:
+      _check_resume(folder, saved.manifest(start), manifest)
+    if start >= total_steps:
+      print(
+        f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr
+      )
+      return {}
     if on_start is not None and jax.process_index() == 0:
       on_start(folder)
       write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
     _describe(recipe, partitioner, data, plan, start, total_steps)
-    step_fn = partitioner.jit_step(
-      make_train_step(recipe.retriever.model, recipe.loss, recipe.optimizer.transform, seed=seed),
-      jax.tree.map(lambda x: x.sharding, state),
-    )
-    manifest = {"task": data.name, "task_fingerprint": data.fingerprint, "seed": seed}
+    step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
     pending: tuple[int, Mapping[str, Array]] | None = None
@@ -135,10 +142,13 @@ def train(
         if done % checkpoints.period == 0 or done == total_steps or stop.requested:
           with watch.paused():
             metrics = {**metrics, **_to_host(*pending)}
-            scores = _evaluate(recipe, partitioner, state, done, folder)
-            if scores:
-              log.write(done, scores)
-            saved.save(done, state, manifest=manifest, metrics=scores or None)
+            scores: Mapping[str, float] = {}
+            try:
+              if recipe.evaluators and not stop.requested:  # whoever stops a run may be in a hurry
+                scores = _evaluate(recipe, partitioner, state, done, folder)
+                log.write(done, scores)
+            finally:  # an evaluation that fails costs no training
+              saved.save(done, state, manifest=manifest, metrics=scores or None)
         if stop.requested:
           tqdm.write(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
@@ -157,17 +167,27 @@ def _batches(batcher: Batcher, plan: Plan, data: RetrievalData, seed: int) -> Ca
   return make
 
 
+def _alone(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+  return exclusive(folder) if jax.process_index() == 0 else contextlib.nullcontext()
+
+
+def _creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mapping | None], TrainState]:
+  """Returns (rng, model parameters or None) -> the state at step 0."""
+  sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
+
+  def create(rng: Array, model_params: Mapping | None) -> TrainState:
+    model, transform = recipe.retriever.model, recipe.optimizer.transform
+    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
+
+  return create
+
+
 def _start(
   recipe: Recipe, saved: Checkpoints, partitioner: Partitioner, data: RetrievalData, seed: int
 ) -> tuple[TrainState, int]:
   """Returns (state, step): the newest checkpoint's, or the initial one with the pretrained weights."""
   model, transform = recipe.retriever.model, recipe.optimizer.transform
-  sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
-
-  def create(rng: Array, model_params: Mapping | None) -> TrainState:
-    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
-
-  rng = jax.random.key(seed)
+  create, rng = _creator(recipe, data), jax.random.key(seed)
   abstract = jax.eval_shape(lambda: create(rng, None))
   shardings = state_shardings(abstract, model, transform, partitioner)
   restored = saved.restore_newest(abstract_with(abstract, shardings))
@@ -203,14 +223,17 @@ def _evaluate(
   return scores
 
 
-def _check_periods(total_steps: int, checkpoint_period: int, log_period: int) -> None:
+def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: int, seed: int) -> None:
   for name, value in (
     ("TRAIN_STEPS", total_steps),
-    ("CHECKPOINT_PERIOD", checkpoint_period),
+    ("CHECKPOINT_PERIOD", checkpoints.period),
+    ("KEEP_CHECKPOINTS", checkpoints.keep_latest),
     ("LOG_PERIOD", log_period),
   ):
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
       raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
+  if type(seed) is not int or not 0 <= seed < 2**32:  # jax.random.key takes 32 bits and drops the rest
+    raise UserError(f"SEED={seed!r}: expected a whole number from 0 to 4294967295.")
 
 
 def _check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator]) -> None:
@@ -222,12 +245,47 @@ def _check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator
     raise UserError(f"BEST_METRIC={best!r}: expected {expected}{nearest(best, known) or '.'}")
 
 
-def _check_required(loss: Loss, batch: Batch) -> None:
-  missing = sorted(name for name in loss.requires if getattr(batch, name, None) is None)
+def _check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, seed: int) -> None:
+  """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
+  missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
   if missing:
     raise UserError(
       f"the loss reads {', '.join(missing)}, which this task's batches do not have. Choose another loss."
     )
+  if len(np.unique(batch.passage_rows[batch.passage_rows >= 0])) < 2:
+    raise UserError(
+      f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
+      "has fewer than two different passages, so there is no negative to learn from. Raise BATCH_SIZE or add data."
+    )
+  check_vocabulary(recipe.retriever)
+  abstract = jax.eval_shape(lambda: _creator(recipe, data)(jax.random.key(seed), None))
+  jax.eval_shape(step, abstract, batch)
+  for evaluator in recipe.evaluators:
+    evaluator.load()
+
+
+def _manifest(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, object]:
+  """Returns what a checkpoint is a state of, besides its arrays."""
+  return {
+    "task": data.name,
+    "task_fingerprint": data.fingerprint,
+    "inputs": recipe.retriever.inputs.fingerprint,
+    "model": recipe.retriever.model.digest,
+    "batch_size": recipe.batcher.batch_size,
+    "seed": seed,
+  }
+
+
+def _check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
+  """Raises UserError where going on would be another model than the folder's; says what else is not as it was."""
+  if saved.get("inputs") != now["inputs"]:
+    raise UserError(
+      f"{folder} was trained with another vocabulary, other lengths or prefixes (see its model.gin). "
+      "Resume with the same, or start in another MODEL_DIR."
+    )
+  for name in ("model", "task", "task_fingerprint", "batch_size", "seed"):
+    if saved.get(name) != now[name]:
+      print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)
 
 
 def _named(values: Mapping[str, object]) -> str:

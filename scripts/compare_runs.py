@@ -12,7 +12,8 @@ from retrieval_jax.reporting import table
 def newest_metrics(model_dir: pathlib.Path, task: str) -> dict[str, float]:
   """Returns the metrics of the highest step that was evaluated; exits with a message when there is none."""
   steps = sorted(
-    (model_dir / "eval" / task).glob("step_*/metrics.json"), key=lambda p: int(p.parent.name.split("_")[1])
+    (model_dir / "eval" / task).glob("*step_*/metrics.json"),
+    key=lambda p: int(p.parent.name.rsplit("_", 1)[1]),
   )
   if not steps:
     sys.exit(f"error: no {model_dir}/eval/{task}/step_*/metrics.json; run retrieval_jax.eval first")

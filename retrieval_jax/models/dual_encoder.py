@@ -1,6 +1,7 @@
 """The pair of towers: which parts they share, and their parameters as one plain tree."""
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -51,6 +52,12 @@ class DualEncoder:
   def embed_dim(self) -> int:
     """The width of both sides' embeddings."""
     return self.query_tower.embed_dim_out
+
+  @property
+  def digest(self) -> str:
+    """A hash of the architecture with all its options (pooling, heads, normalisation): the same in every process."""
+    text = f"{self.query_tower!r} {self.passage_tower!r} {sorted(self.shared)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
   def init(self, rng: Array) -> PyTree[Array]:
     """Returns fresh float32 parameters; the parts of the two sides that are not shared differ."""

@@ -169,3 +169,111 @@ def test_a_folder_named_runs_in_the_working_directory_does_not_confuse_gin(proce
   done = process("train", f"--gin_search_paths={tmp_path}", "--gin_file=models/bert_tiny.gin")
   assert done.returncode == 2
   assert "the configuration is not complete" in done.stderr
+
+
+@pytest.mark.parametrize(
+  "flag, message",
+  [
+    ("KEEP_CHECKPOINTS=0", "KEEP_CHECKPOINTS=0: expected a whole number of at least 1"),
+    ("TRAIN_STEPS=abc", r"TRAIN_STEPS = 'abc' \(--gin.TRAIN_STEPS\): expected int"),
+    ("BATCH_SIZE=2.5", r"BATCH_SIZE = 2.5 \(--gin.BATCH_SIZE\): expected int"),
+    ("LEARNING_RATE=1e-3x", r"LEARNING_RATE = '1e-3x' \(--gin.LEARNING_RATE\): expected float"),
+    ("LOSS=5", r"LOSS = 5 \(--gin.LOSS\): expected a component, @name\(\)"),
+    ("SEED=4294967296", "SEED=4294967296: expected a whole number from 0 to 4294967295"),
+    ("SHARING=foo", "sharing"),
+    ("ACTIVATION_DTYPE=float16", "activation dtype 'float16': set ACTIVATION_DTYPE to"),
+    ("QUERY_LENGTH=10000", "10000 tokens, but the model has 512 positions: lower QUERY_LENGTH"),
+    ("samtonee.temperature=3", "No configurable matching 'samtonee'.*did you mean"),
+  ],
+)
+def test_wrong_values_name_the_macro_and_leave_no_folder(launch, tiny, tmp_path, flag, message):
+  flags = (*tiny, *ONE_STEP, f"--gin.MODEL_DIR={tmp_path / 'run'}", f"--gin.{flag}")
+  fails(launch, f"(?s){message}", *flags)
+  assert not (tmp_path / "run").exists()
+
+
+def test_model_dir_that_is_a_file_or_empty(launch, tiny, tmp_path):
+  (tmp_path / "file").write_text("mine", encoding="utf-8")
+  fails(
+    launch,
+    r"MODEL_DIR=.*: .*/file is a file; expected a folder",
+    *tiny,
+    *ONE_STEP,
+    f"--gin.MODEL_DIR={tmp_path}/file/run",
+  )
+  fails(launch, r"MODEL_DIR='': expected the path of a folder", *tiny, *ONE_STEP, "--gin.MODEL_DIR=")
+  assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+def test_gin_file_that_includes_itself(launch, tmp_path):
+  (tmp_path / "mine.gin").write_text(f"include '{tmp_path / 'mine.gin'}'\n", encoding="utf-8")
+  fails(launch, "mine.gin includes itself", f"--gin_file={tmp_path / 'mine.gin'}")
+
+
+def test_indented_misspelt_macro(launch, tiny, tmp_path):
+  (tmp_path / "mine.gin").write_text("  TEMPERATRE = 0.05\n", encoding="utf-8")
+  flags = (*tiny, *ONE_STEP, f"--gin_file={tmp_path / 'mine.gin'}", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  fails(launch, r"TEMPERATRE is set \(.*mine.gin:1\)", *flags)
+
+
+def test_one_example_has_no_negatives(launch, tiny, tmp_path):
+  (tmp_path / "one.tsv").write_text("a query\ta passage\n", encoding="utf-8")
+  flags = (*tiny, *ONE_STEP, f"--gin.DATA_PATH={tmp_path / 'one.tsv'}", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  fails(launch, "fewer than two different passages, so there is no negative", *flags)
+
+
+def test_a_finished_folder_is_left_as_it_is(launch, tiny, tmp_path, capsys):
+  folder = tmp_path / "run"
+  launch("train", *tiny, "--gin.TRAIN_STEPS=2", f"--gin.MODEL_DIR={folder}")
+  model = (folder / "model.gin").read_text(encoding="utf-8")
+  data = [f for f in tiny if "_PATH" in f or f.endswith("tsv.gin")]
+  # Nothing to do.
+  launch("train", *tiny, "--gin.TRAIN_STEPS=1", f"--gin.MODEL_DIR={folder}")
+  assert "is at step 2 already, TRAIN_STEPS is 1: nothing to do" in capsys.readouterr().err
+  # Other lengths.
+  fails(
+    launch,
+    "another vocabulary, other lengths",
+    *tiny,
+    "--gin.TRAIN_STEPS=3",
+    "--gin.QUERY_LENGTH=4",
+    f"--gin.MODEL_DIR={folder}",
+  )
+  # Another optimizer.
+  flags = (*tiny, "--gin_file=optimizers/adafactor.gin", "--gin.TRAIN_STEPS=3", f"--gin.MODEL_DIR={folder}")
+  fails(launch, "saved with another optimizer", *flags)
+  assert (folder / "model.gin").read_text(encoding="utf-8") == model
+  # Another seed is said.
+  launch("train", *tiny, "--gin.TRAIN_STEPS=3", "--gin.SEED=7", f"--gin.MODEL_DIR={folder}")
+  assert "warning: resuming with seed 7, was 0" in capsys.readouterr().err
+  # A models/ file beside the folder's own model.
+  fails(
+    launch,
+    "brings its own model",
+    *data,
+    "--gin_file=models/minilm.gin",
+    f"--gin.MODEL_DIR={folder}",
+    program="eval",
+  )
+  # A program that needs embeddings, with BM25.
+  fails(
+    launch,
+    "bm25 has no embeddings",
+    *data,
+    "--gin_file=searchers/bm25.gin",
+    f"--gin.MODEL_DIR={folder}",
+    program="encode",
+  )
+
+
+def test_two_trainings_in_one_folder(launch, tiny, tmp_path):
+  from retrieval_jax.interruption import exclusive
+
+  with exclusive(tmp_path / "run"):
+    fails(
+      launch,
+      "another training is writing to this folder",
+      *tiny,
+      *ONE_STEP,
+      f"--gin.MODEL_DIR={tmp_path / 'run'}",
+    )

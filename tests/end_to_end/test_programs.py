@@ -80,7 +80,8 @@ def test_eval_of_an_older_step(trained, launch):
 def test_bm25_takes_the_place_of_the_model(trained, launch, tmp_path):
   _, data = trained
   flags = ("--gin_file=models/bert_tiny.gin", "--gin_file=searchers/bm25.gin", f"--gin.MODEL_DIR={tmp_path}")
-  (result,) = launch("eval", *data, *flags).values()
+  ((name, result),) = launch("eval", *data, *flags).items()
+  assert (tmp_path / "eval" / name / "bm25_step_0" / "metrics.json").is_file()
   assert result["p@1"] > 0.5  # noun and adjective stand in both texts
 
 
@@ -146,6 +147,14 @@ def test_damaged_newest_checkpoint_falls_back_to_the_one_before(trained, process
   assert "checkpoint 12" in done.stderr
   assert "cannot be read, trying an older one" in done.stderr
   assert "steps: 6 -> 12" in done.stdout
+
+
+def test_embeddings_of_another_pooling_are_not_reused(trained, launch):
+  folder, data = trained
+  output = launch("encode", *data, f"--gin.MODEL_DIR={folder}")
+  mean = np.array(np.load(output / "passages" / "embeddings.npy"))
+  launch("encode", *data, f"--gin.MODEL_DIR={folder}", "--gin.Tower.pooling=max")
+  assert not np.allclose(mean, np.load(output / "passages" / "embeddings.npy"))
 
 
 def test_a_dry_run_checks_everything_and_leaves_no_folder(launch, tiny, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Folders of derived files: built once, published whole, checked against their manifest, rebuilt when they differ."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -11,9 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from retrieval_jax.errors import UserError
 from retrieval_jax.paths import atomic_write
 
 MANIFEST = "manifest.json"
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+LITTLE = 2**20  # bytes
 LOG = logging.getLogger(__name__)
 
 
@@ -30,6 +34,8 @@ def built_folder(
   (flock, freed by the kernel when its owner dies); where it has none, both build and the slower one discards
   its own. A folder that is damaged (a file missing or of another size) is said so once and built again.
 
+  Raises: UserError if the file system refuses (a file in the way, no rights, no room), and what `build` raises.
+
   Args:
     target: the folder; its parents are made.
     definition: JSON data that says what is in the folder; written readable into its manifest.json.
@@ -40,11 +46,49 @@ def built_folder(
   plain = json.loads(json.dumps(definition))
   if _problem(target, plain) is None:
     return target
+  try:
+    _build_in_turn(target, plain, build)
+  except OSError as error:
+    if not _is_of_the_cache(error, target.parent):
+      raise
+    raise UserError(
+      f"cannot write derived data to {target}: {error}. Make room there or correct the rights, or set the environment "
+      "variable RETRIEVAL_JAX_CACHE to a folder of your own."
+    ) from error
+  return target
+
+
+@contextlib.contextmanager
+def reading(folder: pathlib.Path) -> Iterator[None]:
+  """Turns what numpy says of a damaged file in `folder` (of unchanged size, or it were built again) to a UserError."""
+  try:
+    yield
+  except MemoryError:
+    raise
+  except Exception as error:  # numpy, zipfile, zlib and the parser of headers each have kinds of their own
+    raise UserError(
+      f"{folder} is damaged ({type(error).__name__}: {error}): delete it, then it is built again."
+    ) from error
+
+
+def _is_of_the_cache(error: OSError, parent: pathlib.Path) -> bool:
+  """Returns whether writing the cache failed, not the reading of a source by `build`."""
+  if error.errno in NO_ROOM:
+    return True
+  if error.filename is not None:
+    path = pathlib.Path(os.fsdecode(error.filename))
+    return path.is_relative_to(parent) or parent.is_relative_to(path)
+  return shutil.disk_usage(parent).free < LITTLE  # numpy reports a full disk without a number or a name
+
+
+def _build_in_turn(
+  target: pathlib.Path, plain: Mapping[str, Any], build: Callable[[pathlib.Path], None]
+) -> None:
   target.parent.mkdir(parents=True, exist_ok=True)
   with _turn(target.parent / f".{target.name}.lock") as locked:
     problem = _problem(target, plain)
     if problem is None:
-      return target
+      return
     if locked:  # nobody else is building, so these were left by processes that were killed
       for stale in target.parent.glob(f".{target.name}.*/"):
         shutil.rmtree(stale, ignore_errors=True)
@@ -58,7 +102,6 @@ def built_folder(
       _publish(temporary, target, plain)
     finally:
       shutil.rmtree(temporary, ignore_errors=True)
-  return target
 
 
 def short_hash(definition: Mapping[str, Any]) -> str:

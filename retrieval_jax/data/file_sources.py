@@ -11,6 +11,8 @@ from retrieval_jax.data.task_source import TaskSource
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
+MACROS = {"train": "DATA_PATH", "dev": "DEV_PATH", "test": "TEST_PATH"}  # of configs/data/tsv.gin
+
 
 class BeirFolder(NamedTuple):
   """A folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/<split>.tsv, each plain or .gz.
@@ -74,12 +76,22 @@ class TsvPairs(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The training file's name without its ending."""
-    return pathlib.Path(self.path).name.removesuffix(".gz").removesuffix(".tsv")
+    """The name of the file that holds the split, without its ending: results of two test files lie apart."""
+    path = self._named().get(self.split) or self.path
+    return pathlib.Path(path).name.removesuffix(".gz").removesuffix(".tsv")
 
   def splits(self) -> Sequence[str]:
-    """Returns "train" and those of "dev" and "test" that have a file."""
-    return list(self._files())
+    """Returns "train" and those of "dev" and "test" that have a file.
+
+    Raises: UserError if a file is missing or the source's own split has none.
+    """
+    splits = list(self._files())
+    if self.split not in splits:
+      raise UserError(
+        f"{self.name} has no split {self.split!r}; its splits of pairs: {', '.join(splits)}. Set TEST_PATH (or "
+        "DEV_PATH) to a file of such pairs, or EVAL_SPLIT=train."
+      )
+    return splits
 
   def fingerprint(self) -> str:
     """Returns a hash of the files' names, sizes and times."""
@@ -100,8 +112,25 @@ class TsvPairs(NamedTuple):
     )
 
   def _files(self) -> Mapping[str, pathlib.Path]:
-    named = {"train": self.path, "dev": self.dev, "test": self.test}
-    return {split: resolve(path) for split, path in named.items() if path}
+    named = self._named()
+    if not named["train"]:
+      raise UserError(
+        f"DATA_PATH={self.path!r}: expected the path of a TSV file, for example --gin.DATA_PATH=pairs.tsv."
+      )
+    return {split: _tsv_file(path, MACROS[split]) for split, path in named.items() if path}
+
+  def _named(self) -> Mapping[str, str | None]:
+    return {"train": self.path, "dev": self.dev, "test": self.test}
+
+
+def _tsv_file(path: str, macro: str) -> pathlib.Path:
+  found = resolve(path)
+  if found.is_dir():
+    raise UserError(
+      f"{macro}={path!r}: that is a folder; expected a TSV file. A folder in BEIR's layout goes with "
+      "--gin_file=data/beir.gin."
+    )
+  return found
 
 
 def _task_name(kind: str, path: pathlib.Path) -> str:

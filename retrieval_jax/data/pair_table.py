@@ -11,7 +11,7 @@ from jaxtyping import Int
 from tqdm import tqdm
 
 from retrieval_jax.data import features
-from retrieval_jax.data.built_folder import built_folder, short_hash
+from retrieval_jax.data.built_folder import built_folder, reading, short_hash
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.task_source import Source
 from retrieval_jax.data.text_rows import RowWriter, TextRows
@@ -66,7 +66,8 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
     definition=definition,
     build=lambda folder: _write_pairs(source, folder, corpus),
   )
-  relevance = Relevance.read(folder / "relevance.npz")
+  with reading(folder):
+    relevance = Relevance.read(folder / "relevance.npz")
   home = corpus or folder
   return PairTable(folder / "queries", home / "passages", relevance, fingerprint, home.name)
 

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 from jaxtyping import Int
 
+from retrieval_jax.data.built_folder import reading
 from retrieval_jax.data.text_table import TextTable, TextWriter, hash_text
 from retrieval_jax.errors import UserError
 
@@ -15,13 +16,16 @@ class TextRows:
   """The rows that a RowWriter wrote, memory-mapped.
 
   Attributes: ids, texts (sequences of strings, read from disk when asked for).
+
+  Raises: UserError if a file is damaged.
   """
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
-    self.ids = TextTable.open(folder, "ids")
-    self.texts = TextTable.open(folder, "texts")
-    self._order = np.load(folder / "order.npy", mmap_mode="r")
+    with reading(folder):
+      self.ids = TextTable.open(folder, "ids")
+      self.texts = TextTable.open(folder, "texts")
+      self._order = np.load(folder / "order.npy", mmap_mode="r")
 
   def __len__(self) -> int:
     return len(self.ids)

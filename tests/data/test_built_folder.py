@@ -1,5 +1,6 @@
 """Folders that appear whole, once, and are rebuilt when they are damaged or mean something else."""
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from retrieval_jax.data.built_folder import built_folder
+from retrieval_jax.errors import UserError
 
 DEFINITION = {"upto": 3}
 
@@ -118,3 +120,26 @@ def test_without_locks_the_slower_one_discards_its_own(tmp_path: pathlib.Path):
   assert built_folder(target, definition=DEFINITION, build=outrun) == target
   assert (target / "faster").exists()
   assert sorted(path.name for path in tmp_path.iterdir()) == [".x.lock", "x"]
+
+
+def test_a_file_in_the_way_of_the_cache(tmp_path: pathlib.Path):
+  (tmp_path / "file").touch()
+  with pytest.raises(UserError, match=f"{tmp_path}/file.*RETRIEVAL_JAX_CACHE"):
+    built_folder(tmp_path / "file/texts/x", definition=DEFINITION, build=build)
+  (tmp_path / ".y.lock").mkdir()
+  with pytest.raises(UserError, match=r"\.y\.lock.*RETRIEVAL_JAX_CACHE"):
+    built_folder(tmp_path / "y", definition=DEFINITION, build=build)
+
+
+def test_no_space_is_the_caches_error_and_a_missing_source_is_not(tmp_path: pathlib.Path):
+  def full(folder: pathlib.Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  def sourceless(folder: pathlib.Path) -> None:
+    (tmp_path / "source").read_text()
+
+  with pytest.raises(UserError, match=r"No space left on device.*RETRIEVAL_JAX_CACHE"):
+    built_folder(tmp_path / "cache/x", definition=DEFINITION, build=full)
+  with pytest.raises(FileNotFoundError, match="source"):
+    built_folder(tmp_path / "cache/x", definition=DEFINITION, build=sourceless)
+  assert [path.name for path in (tmp_path / "cache").iterdir()] == [".x.lock"]

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import pathlib
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -258,3 +259,21 @@ def test_text_inputs_describe_themselves(inputs: TextInputs):
   assert inputs.fingerprint != inputs._replace(query_prefix="q: ").fingerprint
   assert inputs.query_tokens(["red ?"]).tolist() == [[2, 9, 13, 3]]
   assert inputs._replace(passage_prefix="e ").passage_tokens([""]).tolist() == [[2, 8, 3, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+  "name", ["relevance.npz", "queries/ids.npy", "queries/texts.npy", "queries/order.npy", "tokens.npy"]
+)
+@pytest.mark.parametrize("start", [0, 40])
+def test_damage_that_keeps_the_size_is_named(
+  toy: ListSource, inputs: TextInputs, tmp_path: pathlib.Path, name: str, start: int
+):
+  load(toy, inputs, cache=tmp_path)
+  path = next(path for path in tmp_path.glob("*/*/**/*.np?") if str(path).endswith(name))
+  sound = path.read_bytes()
+  path.write_bytes(sound[:start] + bytes(len(sound) - start))
+  with pytest.raises(UserError, match=f"{path.parent} is damaged .* delete it") as raised:
+    load(toy, inputs, cache=tmp_path)
+  assert str(tmp_path) in str(raised.value)
+  shutil.rmtree(path.parent)
+  load(toy, inputs, cache=tmp_path)

@@ -53,8 +53,29 @@ def test_tsv_files_to_batch(inputs: TextInputs, tmp_path: pathlib.Path):
   assert (train.name, train.queries.num_rows, train.relevance.width) == ("train", 2, 2)
   test = load(source._replace(split="test"), inputs, cache=tmp_path / "cache")
   assert list(test.passages.texts) == ["d"]
-  with pytest.raises(UserError, match="train has no split 'dev'; its splits of pairs: train, test"):
+  assert test.name == "test"
+  with pytest.raises(
+    UserError,
+    match=r"train has no split 'dev'; its splits of pairs: train, test.* DEV_PATH.* or EVAL_SPLIT=train",
+  ):
     load(source._replace(split="dev"), inputs, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+  "split, name", [("train", "pairs"), ("dev", "tune"), ("test", "held.out"), ("other", "pairs")]
+)
+def test_a_tsv_source_is_called_after_the_file_of_its_split(split: str, name: str):
+  assert TsvPairs("a/pairs.tsv", split, dev="b/tune.tsv.gz", test="c/held.out.tsv").name == name
+
+
+def test_a_path_that_is_no_tsv_file(folder: pathlib.Path):
+  with pytest.raises(UserError, match="DATA_PATH='': expected the path of a TSV file"):
+    TsvPairs("").splits()
+  with pytest.raises(UserError, match=f"DATA_PATH='{folder}': that is a folder; expected a TSV file"):
+    TsvPairs(str(folder)).splits()
+  (folder / "x.tsv").touch()
+  with pytest.raises(UserError, match=f"TEST_PATH='{folder}': that is a folder; expected a TSV file"):
+    TsvPairs(str(folder / "x.tsv"), "test", test=str(folder)).splits()
 
 
 def test_a_changed_file_is_read_again(inputs: TextInputs, tmp_path: pathlib.Path):

@@ -85,8 +85,8 @@ def test_best_metric_without_an_evaluator_and_of_an_unknown_name(launch, tiny, t
     *flags,
     "--gin.BEST_METRIC=mrr",
   )
-  flags = (*flags, "--gin_file=evaluators/retrieval.gin", "--gin.BEST_METRIC=train/mmr")
-  fails(launch, "BEST_METRIC='train/mmr': expected one of .*; did you mean .*'train/mrr'", *flags)
+  flags = (*flags, "--gin_file=evaluators/retrieval.gin", "--gin.BEST_METRIC=test/mmr")
+  fails(launch, "BEST_METRIC='test/mmr': expected one of .*; did you mean .*'test/mrr'", *flags)
 
 
 def test_empty_data_set(launch, tiny, tmp_path):

@@ -166,12 +166,12 @@ def test_a_dry_run_checks_everything_and_leaves_no_folder(launch, tiny, tmp_path
 def test_evaluation_in_training_keeps_the_best_step(launch, tiny, tmp_path):
   flags = (*tiny, "--gin_file=evaluators/retrieval.gin", "--gin.TRAIN_STEPS=5", "--gin.CHECKPOINT_PERIOD=1")
   launch(
-    "train", *flags, "--gin.KEEP_CHECKPOINTS=1", "--gin.BEST_METRIC=train/mrr", f"--gin.MODEL_DIR={tmp_path}"
+    "train", *flags, "--gin.KEEP_CHECKPOINTS=1", "--gin.BEST_METRIC=test/mrr", f"--gin.MODEL_DIR={tmp_path}"
   )
   log = [
     json.loads(line) for line in (tmp_path / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
   ]
-  scores = {record["step"]: record["train/mrr"] for record in log if "train/mrr" in record}
+  scores = {record["step"]: record["test/mrr"] for record in log if "test/mrr" in record}
   assert sorted(scores) == [1, 2, 3, 4, 5]
   kept = {int(p.name.split("_")[1]) for p in tmp_path.glob("checkpoint_*")}
   assert 5 in kept

@@ -139,6 +139,23 @@ def test_config_that_is_not_json(tmp_path):
     load_bert(folder)
 
 
+@pytest.mark.parametrize("config", [[], None, "bert", 3])
+def test_config_that_is_no_object(tmp_path, config):
+  folder = write(tmp_path)
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  with pytest.raises(UserError, match=r"config\.json: expected a JSON object, got"):
+    load_bert(folder)
+
+
+def test_heads_and_epsilon_are_compared(tmp_path):
+  folder = write(tmp_path, config={**CONFIG, "num_attention_heads": 2, "layer_norm_eps": 1e-5})
+  load_bert(folder, num_attention_heads=2, layer_norm_eps=1e-5)
+  with pytest.raises(UserError, match="num_attention_heads is 2, but the model here is built with 4"):
+    load_bert(folder, num_attention_heads=4)
+  with pytest.raises(UserError, match="layer_norm_eps is 1e-05, but the model here is built with 1e-12"):
+    load_bert(folder, num_attention_heads=2, layer_norm_eps=1e-12)
+
+
 def test_missing_files(tmp_path):
   with pytest.raises(UserError, match=r"config\.json: no such file"):
     load_bert(str(tmp_path))

@@ -132,7 +132,8 @@ class _translated:
     hint = ""
     match = re.search(r"No configurable matching '([^']+)'", message)
     if match:
-      known = {selector.split(".", 1)[-1] for selector, _ in gin_config._REGISTRY.items()}
+      selectors = [selector for selector, _ in gin_config._REGISTRY.items()]
+      known = {".".join(selector.split(".")[-n:]) for selector in selectors for n in (1, 2, 3)}
       hint = nearest(match.group(1).rsplit("/", 1)[-1], known)
     match = re.search(r"doesn't have a parameter named '([^']+)'", message)
     if match:

@@ -1,7 +1,6 @@
 """Encoding many texts: sorted by length, in a few fixed shapes, over all devices; order and values as if one by one."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from tqdm import tqdm
 
+from retrieval_jax import progress
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.token_store import TokenStore
 from retrieval_jax.errors import UserError
@@ -56,7 +56,11 @@ class Encoder(NamedTuple):
     title = f"encode {'queries' if side == 'query' else 'passages'}"
     output = np.empty((store.num_rows, self.model.embed_dim), np.float32)
     with tqdm(
-      total=store.num_rows, desc=title, unit="row", disable=jax.process_index() != 0, file=sys.stderr
+      total=store.num_rows,
+      desc=title,
+      unit="row",
+      disable=jax.process_index() != 0,
+      mininterval=progress.interval(),
     ) as bar:
       for rows, length in length_batches(
         np.asarray(store.lengths), store.length, self.tokens_per_batch, multiple=self.partitioner.data_size

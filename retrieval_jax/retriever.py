@@ -1,6 +1,7 @@
 """A retriever: the dual encoder with the inputs it reads and the weights it starts from. What a checkpoint is a state of."""
 
 import pathlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -59,8 +60,16 @@ def checkpoint_params(
   target = abstract_with(abstract, partitioner.shardings(abstract, model.logical_axes()))
   if not folder.is_dir():
     raise UserError(f"MODEL_DIR={folder}: no such folder. Train first, or correct the path.")
+  check_vocabulary(retriever)
   with Checkpoints(folder, read_only=True) as checkpoints:
-    return checkpoints.restore_params(target, step=step)
+    params, found = checkpoints.restore_params(target, step=step)
+    trained_with = checkpoints.manifest(found).get("vocabulary")
+  if trained_with not in (None, retriever.inputs.vocabulary.fingerprint):
+    raise UserError(
+      f"{folder}: checkpoint {found} was trained with another vocabulary than the configured one (the file changed, or "
+      "another was named). Its token ids would mean other words: give the vocabulary of the training."
+    )
+  return params, found
 
 
 def evaluation_params(
@@ -75,4 +84,6 @@ def evaluation_params(
   if trained or step is not None or retriever.pretrained is None:
     params, found = checkpoint_params(retriever, partitioner, folder, step=step)
     return params, found, str(folder / f"checkpoint_{found}")
+  where = "has no checkpoint" if folder.is_dir() else "does not exist"
+  print(f"MODEL_DIR={folder} {where}: taking the pretrained weights as they are", file=sys.stderr)
   return initial_params(retriever, partitioner, seed=0), 0, "pretrained"

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 from tqdm import tqdm
 
+from retrieval_jax import progress
 from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import dataset
@@ -114,10 +115,16 @@ def train(
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
+    done = start
     pending: tuple[int, Mapping[str, Array]] | None = None
 
     with tqdm(
-      total=total_steps, initial=start, desc="train", unit="step", disable=jax.process_index() != 0
+      total=total_steps,
+      initial=start,
+      desc="train",
+      unit="step",
+      disable=jax.process_index() != 0,
+      mininterval=progress.interval(),
     ) as bar:
       for step in range(start, total_steps):
         state, device_metrics = step_fn(state, partitioner.put_batch(make_batch(step)))
@@ -155,6 +162,8 @@ def train(
           )
           break
     log.close()
+  if jax.process_index() == 0:
+    print(f"{folder / f'checkpoint_{done}'} is written; python -m retrieval_jax.eval measures it", flush=True)
   return metrics
 
 
@@ -270,6 +279,7 @@ def _manifest(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, objec
     "task": data.name,
     "task_fingerprint": data.fingerprint,
     "inputs": recipe.retriever.inputs.fingerprint,
+    "vocabulary": recipe.retriever.inputs.vocabulary.fingerprint,
     "model": recipe.retriever.model.digest,
     "batch_size": recipe.batcher.batch_size,
     "seed": seed,

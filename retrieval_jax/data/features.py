@@ -14,6 +14,7 @@ targets): the rows that evaluation searches, and the passage rows of every other
 passages are those of its own pairs. Ids are opaque strings, unique within a Task.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +36,7 @@ Example = Mapping[str, str | int]
 
 _TASKS: "dict[str, TextTask]" = {}
 _ERRORS: dict[str, UserError] = {}
+_HELD: set[str] = set()
 
 
 class TextTask(NamedTuple):
@@ -102,9 +104,22 @@ def seqio_features() -> Mapping[str, Any]:
   }
 
 
-def reader_error(name: str) -> UserError | None:
-  """Returns, once, the UserError with which a task's reader ended: tf.data hides it in an error of its own."""
-  return _ERRORS.pop(name, None)
+@contextlib.contextmanager
+def reader_errors(name: str) -> Iterator[None]:
+  """Raises the UserError with which the task's reader ended inside the block, without tf.data's page of traceback.
+
+  Inside, such an error ends the reader's examples in silence and is kept for the end of the block; a reader used
+  elsewhere raises it through tf.data, so that nobody takes half the data for all of it.
+  """
+  _ERRORS.pop(name, None)
+  _HELD.add(name)
+  try:
+    yield
+  finally:
+    _HELD.discard(name)
+  error = _ERRORS.pop(name, None)
+  if error is not None:
+    raise error
 
 
 def _dataset_function(task: TextTask) -> Callable[..., Any]:
@@ -133,4 +148,5 @@ def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, bytes | int
       }
   except UserError as error:
     _ERRORS[task.name] = error
-    raise
+    if task.name not in _HELD:
+      raise

@@ -87,14 +87,9 @@ class TaskSource(NamedTuple):
         f"a text task needs {', '.join(sorted(needed))} (retrieval_jax/data/features.py)."
       )
     wanted = [name for name in (*needed, features.RELEVANCE) if name in dataset.element_spec]
-    try:
+    with features.reader_errors(self.task):
       for example in dataset.as_numpy_iterator():
         yield {name: _plain(name, example[name]) for name in wanted}
-    except Exception:
-      error = features.reader_error(self.task)
-      if error is None:
-        raise
-      raise error from None
 
   def _text_task(self) -> features.TextTask | None:
     """Returns the Task if a plain Python reader makes it, or None for one that seqio alone knows."""

@@ -4,8 +4,7 @@ import contextlib
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -17,44 +16,26 @@ from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
-from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.encoding import Encoder
-from retrieval_jax.errors import UserError, nearest
-from retrieval_jax.evaluation import RetrievalEvaluator
+from retrieval_jax.errors import UserError
 from retrieval_jax.interruption import StopRequest, exclusive
-from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.model_info import write_model_info
-from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
+from retrieval_jax.recipe import (
+  Recipe,
+  check_best_metric,
+  check_parts,
+  check_resume,
+  manifest_of,
+  state_creator,
+)
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import Retriever, check_vocabulary, initial_params
+from retrieval_jax.retriever import initial_params
 from retrieval_jax.searchers import DenseSearcher
-from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
-from retrieval_jax.train_step import Step, make_train_step
+from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
+from retrieval_jax.train_step import make_train_step
 from retrieval_jax.training_log import Stopwatch, TrainingLog
-
-
-class Recipe(NamedTuple):
-  """What is trained and how: the parts that a gin file each swaps.
-
-  passage_length: tokens of a passage in training where that is to be less than the retriever's own (None: the same).
-  Short passages train faster and in less memory; the saved model still encodes at its own length.
-  """
-
-  retriever: Retriever
-  loss: Loss
-  batcher: Batcher
-  optimizer: Optimizer
-  data: dataset.Source
-  evaluators: Sequence[RetrievalEvaluator] = ()
-  passage_length: int | None = None
-
-  @property
-  def inputs(self) -> TextInputs:
-    """The retriever's inputs at the training's passage length."""
-    inputs = self.retriever.inputs
-    return inputs if self.passage_length is None else inputs._replace(passage_length=self.passage_length)
 
 
 class NonFiniteError(UserError):
@@ -85,24 +66,24 @@ def train(
   """
   folder = output_dir(model_dir, "MODEL_DIR")
   _check_numbers(total_steps, checkpoints, log_period, seed)
-  _check_best_metric(checkpoints.best_metric, recipe.evaluators)
+  check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
   data = dataset.load(recipe.data, recipe.inputs)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
   step_of_parts = make_train_step(recipe.retriever.model, recipe.loss, recipe.optimizer.transform, seed=seed)
-  _check_parts(recipe, step_of_parts, make_batch(0), data, seed)
+  check_parts(recipe, step_of_parts, make_batch(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
     _describe(recipe, partitioner, data, plan, 0, total_steps)
     print("dry run: the parts fit and the data is tokenised; nothing was trained", flush=True)
     return {}
 
-  manifest = _manifest(recipe, data, seed)
+  manifest = manifest_of(recipe, data, seed)
   with _alone(folder), Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
     state, start = _start(recipe, saved, partitioner, data, seed)
     if start:
-      _check_resume(folder, saved.manifest(start), manifest)
+      check_resume(folder, saved.manifest(start), manifest)
     if start >= total_steps:
       print(
         f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr
@@ -128,23 +109,18 @@ def train(
     ) as bar:
       for step in range(start, total_steps):
         state, device_metrics = step_fn(state, partitioner.put_batch(make_batch(step)))
-        if (
-          pending is not None
-        ):  # the step before, while this one runs: the host never waits for the device twice
-          _to_host(*pending)
+        if pending is not None:
+          _to_host(*pending)  # checks the step before while this one runs: the host never idles the device
         done = step + 1
         pending = done, device_metrics
         watch.tick()
         bar.update(1)
         if done % log_period == 0 or done == total_steps:
           rate = watch.rate()
-          metrics = {
-            **_to_host(*pending),
-            "learning_rate": float(np.asarray(recipe.optimizer.learning_rate(step))),
-          }
-          log.write(
-            done, {**metrics, "epoch": recipe.batcher.epoch_of(plan, step), "examples_per_second": rate}
-          )
+          learning_rate = float(np.asarray(recipe.optimizer.learning_rate(step)))
+          metrics = {**_to_host(*pending), "learning_rate": learning_rate}
+          epoch = recipe.batcher.epoch_of(plan, step)
+          log.write(done, {**metrics, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
         if done % checkpoints.period == 0 or done == total_steps or stop.requested:
           with watch.paused():
@@ -180,23 +156,12 @@ def _alone(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
   return exclusive(folder) if jax.process_index() == 0 else contextlib.nullcontext()
 
 
-def _creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mapping | None], TrainState]:
-  """Returns (rng, model parameters or None) -> the state at step 0."""
-  sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
-
-  def create(rng: Array, model_params: Mapping | None) -> TrainState:
-    model, transform = recipe.retriever.model, recipe.optimizer.transform
-    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
-
-  return create
-
-
 def _start(
   recipe: Recipe, saved: Checkpoints, partitioner: Partitioner, data: RetrievalData, seed: int
 ) -> tuple[TrainState, int]:
   """Returns (state, step): the newest checkpoint's, or the initial one with the pretrained weights."""
   model, transform = recipe.retriever.model, recipe.optimizer.transform
-  create, rng = _creator(recipe, data), jax.random.key(seed)
+  create, rng = state_creator(recipe, data), jax.random.key(seed)
   abstract = jax.eval_shape(lambda: create(rng, None))
   shardings = state_shardings(abstract, model, transform, partitioner)
   restored = saved.restore_newest(abstract_with(abstract, shardings))
@@ -243,59 +208,6 @@ def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: 
       raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
   if type(seed) is not int or not 0 <= seed < 2**32:  # jax.random.key takes 32 bits and drops the rest
     raise UserError(f"SEED={seed!r}: expected a whole number from 0 to 4294967295.")
-
-
-def _check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator]) -> None:
-  known = [f"{evaluator.name}/{metric}" for evaluator in evaluators for metric in evaluator.metrics]
-  if best is not None and best not in known:
-    expected = (
-      f"one of {', '.join(known)}" if known else "evaluators: add --gin_file=evaluators/retrieval.gin"
-    )
-    raise UserError(f"BEST_METRIC={best!r}: expected {expected}{nearest(best, known) or '.'}")
-
-
-def _check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, seed: int) -> None:
-  """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
-  missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
-  if missing:
-    raise UserError(
-      f"the loss reads {', '.join(missing)}, which this task's batches do not have. Choose another loss."
-    )
-  if len(np.unique(batch.passage_rows[batch.passage_rows >= 0])) < 2:
-    raise UserError(
-      f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
-      "has fewer than two different passages, so there is no negative to learn from. Raise BATCH_SIZE or add data."
-    )
-  check_vocabulary(recipe.retriever)
-  abstract = jax.eval_shape(lambda: _creator(recipe, data)(jax.random.key(seed), None))
-  jax.eval_shape(step, abstract, batch)
-  for evaluator in recipe.evaluators:
-    evaluator.load()
-
-
-def _manifest(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, object]:
-  """Returns what a checkpoint is a state of, besides its arrays."""
-  return {
-    "task": data.name,
-    "task_fingerprint": data.fingerprint,
-    "inputs": recipe.retriever.inputs.fingerprint,
-    "vocabulary": recipe.retriever.inputs.vocabulary.fingerprint,
-    "model": recipe.retriever.model.digest,
-    "batch_size": recipe.batcher.batch_size,
-    "seed": seed,
-  }
-
-
-def _check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
-  """Raises UserError where going on would be another model than the folder's; says what else is not as it was."""
-  if saved.get("inputs") != now["inputs"]:
-    raise UserError(
-      f"{folder} was trained with another vocabulary, other lengths or prefixes (see its model.gin). "
-      "Resume with the same, or start in another MODEL_DIR."
-    )
-  for name in ("model", "task", "task_fingerprint", "batch_size", "seed"):
-    if saved.get(name) != now[name]:
-      print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)
 
 
 def _named(values: Mapping[str, object]) -> str:

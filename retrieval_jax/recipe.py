@@ -1,0 +1,110 @@
+"""The recipe of a training: its parts, whether they fit together, and what a checkpoint says of them."""
+
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from retrieval_jax.batching.base import Batcher
+from retrieval_jax.data import dataset
+from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.evaluation import RetrievalEvaluator
+from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.optimizers import Optimizer
+from retrieval_jax.records import Batch
+from retrieval_jax.retriever import Retriever, check_vocabulary
+from retrieval_jax.train_state import TrainState, initial_state
+from retrieval_jax.train_step import Step
+
+
+class Recipe(NamedTuple):
+  """What is trained and how: the parts that a gin file each swaps.
+
+  passage_length: tokens of a passage in training where that is to be less than the retriever's own (None: the same).
+  Short passages train faster and in less memory; the saved model still encodes at its own length.
+  """
+
+  retriever: Retriever
+  loss: Loss
+  batcher: Batcher
+  optimizer: Optimizer
+  data: dataset.Source
+  evaluators: Sequence[RetrievalEvaluator] = ()
+  passage_length: int | None = None
+
+  @property
+  def inputs(self) -> TextInputs:
+    """The retriever's inputs at the training's passage length."""
+    inputs = self.retriever.inputs
+    return inputs if self.passage_length is None else inputs._replace(passage_length=self.passage_length)
+
+
+def state_creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mapping | None], TrainState]:
+  """Returns (rng, model parameters or None) -> the state at step 0."""
+  sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
+
+  def create(rng: Array, model_params: Mapping | None) -> TrainState:
+    model, transform = recipe.retriever.model, recipe.optimizer.transform
+    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
+
+  return create
+
+
+def check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator]) -> None:
+  """Raises UserError unless `best` is None or a metric that one of the evaluators gives."""
+  known = [f"{evaluator.name}/{metric}" for evaluator in evaluators for metric in evaluator.metrics]
+  if best is not None and best not in known:
+    expected = (
+      f"one of {', '.join(known)}" if known else "evaluators: add --gin_file=evaluators/retrieval.gin"
+    )
+    raise UserError(f"BEST_METRIC={best!r}: expected {expected}{nearest(best, known) or '.'}")
+
+
+def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, seed: int) -> None:
+  """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
+  missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
+  if missing:
+    raise UserError(
+      f"the loss reads {', '.join(missing)}, which this task's batches do not have. Choose another loss."
+    )
+  if len(np.unique(batch.passage_rows[batch.passage_rows >= 0])) < 2:
+    raise UserError(
+      f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
+      "has fewer than two different passages, so there is no negative to learn from. Raise BATCH_SIZE or add data."
+    )
+  check_vocabulary(recipe.retriever)
+  abstract = jax.eval_shape(lambda: state_creator(recipe, data)(jax.random.key(seed), None))
+  jax.eval_shape(step, abstract, batch)
+  for evaluator in recipe.evaluators:
+    evaluator.load()
+
+
+def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, object]:
+  """Returns what a checkpoint is a state of, besides its arrays."""
+  return {
+    "task": data.name,
+    "task_fingerprint": data.fingerprint,
+    "inputs": recipe.retriever.inputs.fingerprint,
+    "vocabulary": recipe.retriever.inputs.vocabulary.fingerprint,
+    "model": recipe.retriever.model.digest,
+    "batch_size": recipe.batcher.batch_size,
+    "seed": seed,
+  }
+
+
+def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
+  """Raises UserError where going on would be another model than the folder's; says what else is not as it was."""
+  if saved.get("inputs") != now["inputs"]:
+    raise UserError(
+      f"{folder} was trained with another vocabulary, other lengths or prefixes (see its model.gin). "
+      "Resume with the same, or start in another MODEL_DIR."
+    )
+  for name in ("model", "task", "task_fingerprint", "batch_size", "seed"):
+    if saved.get(name) != now[name]:
+      print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

@@ -26,7 +26,7 @@ make_venv() { # make_venv EXTRAS, for example make_venv dev
     echo "making .venv with $("$python" --version)"
     "$python" -m venv .venv
   fi
-  want="$1 $(cat setup.py constraints.txt | sha256sum | cut -c1-16)"
+  want="$1 $(cat setup.py constraints.txt | cksum)"
   stamp=.venv/.installed-${1//[^a-z]/-}
   if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     echo "installing retrieval-jax[$1] (TensorFlow, which seqio needs, is most of it: one to three minutes)"

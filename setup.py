@@ -22,7 +22,6 @@ INSTALL_REQUIRES = [
   "optax>=0.2.8",
   "orbax-checkpoint>=0.12.8,<0.13",
   "gin-config>=0.5.0",
-  "absl-py>=2.3",
   "seqio>=0.0.20",
   "tensorflow-datasets>=4.9.10",
   "sentencepiece>=0.2.1",

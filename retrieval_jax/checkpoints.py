@@ -14,6 +14,8 @@ from retrieval_jax.errors import UserError
 
 PREFIX = "checkpoint"
 FORMAT = 1
+ARCHITECTURE = "architecture than the configured model"
+OPTIMIZER = "optimizer than the configured one, or of other optimizer options"
 
 
 class CheckpointPolicy(NamedTuple):
@@ -127,8 +129,8 @@ class Checkpoints:
     for step in reversed(self.steps()):
       try:
         saved = self.manifest(step)
-        self._check_architecture(step, saved["parameters"], parameter_table(target.params))
-        self._check_optimizer(step, saved["optimizer"], parameter_table(target.opt_state))
+        self._check_same(step, ARCHITECTURE, saved["parameters"], parameter_table(target.params))
+        self._check_same(step, OPTIMIZER, saved["optimizer"], parameter_table(target.opt_state))
         restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
       except UserError:
         raise
@@ -166,7 +168,7 @@ class Checkpoints:
         saved = self.manifest(candidate)
         prefix = "model/"
         table = {k.removeprefix(prefix): v for k, v in saved["parameters"].items() if k.startswith(prefix)}
-        self._check_architecture(candidate, table, parameter_table(target))
+        self._check_same(candidate, ARCHITECTURE, table, parameter_table(target))
         return self._read_model(candidate, target), candidate
       except UserError:
         raise
@@ -195,20 +197,15 @@ class Checkpoints:
     restored = self._manager.restore(step, args=ocp.args.Composite(state=args))
     return restored["state"]["params"]["model"]
 
-  def _check_architecture(self, step: int, saved: Mapping[str, list], expected: Mapping[str, list]) -> None:
+  def _check_same(
+    self, step: int, kind: str, saved: Mapping[str, list], expected: Mapping[str, list]
+  ) -> None:
+    """Raises UserError with the difference unless the checkpoint's arrays are those of the configured part."""
     different = difference(saved, expected)
     if different:
       raise UserError(
-        f"{self.folder}: checkpoint {step} is of another architecture than the configured model:\n{different}\n"
-        "Use the model this folder was trained with (its config.gin), or another MODEL_DIR."
-      )
-
-  def _check_optimizer(self, step: int, saved: Mapping[str, list], expected: Mapping[str, list]) -> None:
-    different = difference(saved, expected)
-    if different:
-      raise UserError(
-        f"{self.folder}: checkpoint {step} was saved with another optimizer or other optimizer options:\n{different}\n"
-        "Resume with the same (config.gin names it), or start in another MODEL_DIR."
+        f"{self.folder}: checkpoint {step} is of another {kind}:\n{different}\n"
+        "Use what this folder was trained with (its config.gin), or another MODEL_DIR."
       )
 
   def wait(self) -> None:

@@ -21,7 +21,7 @@ METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@1
 
 
 class EvaluationResult(NamedTuple):
-  """metrics: name -> mean over the judged queries. counts: queries and corpus size."""
+  """metrics: name -> mean over the judged queries. ranking: what was found for data.examples, in that order."""
 
   metrics: Mapping[str, float]
   ranking: Ranking

@@ -84,7 +84,7 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
   spec = PROGRAMS[program]
   parser = argparse.ArgumentParser(
     prog=f"python -m retrieval_jax.{program}",
-    description=(importlib.util.find_spec(f"retrieval_jax.{program}") and _summary(program)) or "",
+    description=_summary(program),
     epilog=f"example: python -m retrieval_jax.{program} {spec.example}",
     allow_abbrev=False,
     formatter_class=argparse.RawDescriptionHelpFormatter,

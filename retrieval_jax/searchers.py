@@ -32,12 +32,12 @@ def parameter_digest(params: PyTree[Array]) -> str:
   """Returns a hash of every parameter's sum and sum of squares: tells two states of one model apart for the price of
   reading them once on the device, whatever their size.
   """
+  return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in _sums(params))).hexdigest()[:16]
 
-  @jax.jit
-  def sums(tree: PyTree[Array]) -> list[Array]:
-    return [jnp.stack([jnp.sum(x), jnp.sum(x * x)]) for x in jax.tree.leaves(tree)]
 
-  return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in sums(params))).hexdigest()[:16]
+@jax.jit
+def _sums(params: PyTree[Array]) -> list[Array]:
+  return [jnp.stack([jnp.sum(x), jnp.sum(x * x)]) for x in jax.tree.leaves(params)]
 
 
 @runtime_checkable

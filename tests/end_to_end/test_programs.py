@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from retrieval_jax.errors import UserError
 from tests.end_to_end.conftest import assert_equal_states, state_of
 
 
@@ -155,6 +156,34 @@ def test_embeddings_of_another_pooling_are_not_reused(trained, launch):
   mean = np.array(np.load(output / "passages" / "embeddings.npy"))
   launch("encode", *data, f"--gin.MODEL_DIR={folder}", "--gin.Tower.pooling=max")
   assert not np.allclose(mean, np.load(output / "passages" / "embeddings.npy"))
+
+
+def test_eval_with_another_vocabulary_is_refused(trained, launch, tsv, tmp_path):
+  from retrieval_jax.data.file_sources import TsvPairs
+  from retrieval_jax.data.train_vocabulary import train_vocabulary
+
+  folder, data = trained
+  path = tmp_path / "vocabulary.model"
+  train_vocabulary(TsvPairs(str(tsv / "train.tsv")), str(path), vocab_size=50)
+  (tmp_path / "other.gin").write_text(
+    "from __gin__ import dynamic_registration\n"
+    "from retrieval_jax.data import text_inputs\n"
+    "from retrieval_jax.data import vocabularies\n"
+    "text_inputs.TextInputs.vocabulary = @vocabularies.SentencePiece()\n"
+    f"vocabularies.SentencePiece.path = '{path}'\n",
+    encoding="utf-8",
+  )
+  with pytest.raises(UserError, match="checkpoint 12 was trained with another vocabulary"):
+    launch("eval", *data, f"--gin_file={tmp_path / 'other.gin'}", f"--gin.MODEL_DIR={folder}")
+
+
+def test_damaged_embeddings_are_made_again(trained, launch):
+  folder, data = trained
+  output = launch("encode", *data, f"--gin.MODEL_DIR={folder}")
+  before = np.array(np.load(output / "passages" / "embeddings.npy"))
+  (output / "passages" / "manifest.json").write_text("{", encoding="utf-8")
+  launch("encode", *data, f"--gin.MODEL_DIR={folder}")
+  np.testing.assert_array_equal(np.load(output / "passages" / "embeddings.npy"), before)
 
 
 def test_a_dry_run_checks_everything_and_leaves_no_folder(launch, tiny, tmp_path, capsys):

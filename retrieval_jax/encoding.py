@@ -14,7 +14,7 @@ from retrieval_jax import progress
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.token_store import TokenStore
 from retrieval_jax.errors import UserError
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.partitioning import Partitioner
 
 
@@ -26,7 +26,7 @@ class Encoder(NamedTuple):
   128, then to powers of two (tried: 3.1 times the rate of padding to 128).
   """
 
-  model: DualEncoder
+  model: TowerPair
   params: PyTree[Array]
   partitioner: Partitioner
   tokens_per_batch: int = 8192
@@ -81,7 +81,7 @@ class Encoder(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(model: DualEncoder, dtype: str, side: str, partitioner: Partitioner) -> Callable:
+def _compiled(model: TowerPair, dtype: str, side: str, partitioner: Partitioner) -> Callable:
   """Returns the jitted (params, tokens [q l]) -> embeddings [q d], one per model: evaluating again compiles nothing."""
   typed = model.with_dtype(dtype)
   apply = typed.encode_queries if side == "query" else typed.encode_passages

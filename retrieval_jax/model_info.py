@@ -5,12 +5,12 @@ import pathlib
 
 import jax
 
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import atomic_write
 
 
-def write_model_info(path: pathlib.Path, model: DualEncoder, partitioner: Partitioner) -> int:
+def write_model_info(path: pathlib.Path, model: TowerPair, partitioner: Partitioner) -> int:
   """Writes one line a parameter and the totals; returns the number of parameters. Nothing is allocated."""
   abstract = jax.eval_shape(model.init, jax.random.key(0))
   axes = dict(_flat(model.logical_axes(), is_leaf=lambda x: isinstance(x, tuple)))

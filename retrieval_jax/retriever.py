@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from retrieval_jax.checkpoints import Checkpoints
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.train_state import abstract_with
 
@@ -22,7 +22,7 @@ class Retriever(NamedTuple):
   The three belong together: a checkpoint means nothing without the vocabulary and prefixes it was trained with.
   """
 
-  model: DualEncoder
+  model: TowerPair
   inputs: TextInputs
   pretrained: Callable[[], Mapping] | None = None
 

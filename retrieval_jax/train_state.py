@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Int, PyTree
 
 from retrieval_jax.losses.base import DataSizes, Loss
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.partitioning import Partitioner
 
 
@@ -25,7 +25,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 def initial_state(
   rng: Array,
-  model: DualEncoder,
+  model: TowerPair,
   loss: Loss,
   transform: optax.GradientTransformation,
   *,
@@ -45,7 +45,7 @@ def initial_state(
 
 
 def state_shardings(
-  abstract: TrainState, model: DualEncoder, transform: optax.GradientTransformation, partitioner: Partitioner
+  abstract: TrainState, model: TowerPair, transform: optax.GradientTransformation, partitioner: Partitioner
 ) -> TrainState:
   """Returns a TrainState of NamedShardings: parameters by their logical axes, optimizer slots like their parameter.
 

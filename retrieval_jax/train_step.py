@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array
 
 from retrieval_jax.losses.base import Loss
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.records import Batch, EmbeddedBatch
 from retrieval_jax.train_state import TrainState
 
@@ -16,7 +16,7 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
 
 
 def make_train_step(
-  model: DualEncoder, loss: Loss, transform: optax.GradientTransformation, *, seed: int
+  model: TowerPair, loss: Loss, transform: optax.GradientTransformation, *, seed: int
 ) -> Step:
   """Returns step(state, batch) -> (state', metrics), pure; jit it with Partitioner.jit_step.
 

@@ -28,7 +28,7 @@ SHOWN_FAULTS: Final = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class DualEncoder:
+class TowerPair:
   """Two towers over one tree of parameters; make it with `dual_encoder`.
 
   A shared part stands in the tree under its plain name (`encoder`), another one once a side (`query_encoder`,
@@ -104,7 +104,7 @@ class DualEncoder:
           )
     return result
 
-  def with_dtype(self, dtype: str) -> "DualEncoder":
+  def with_dtype(self, dtype: str) -> "TowerPair":
     """Returns the same model with other activations ("float32" or "bfloat16"); parameters stay float32.
 
     Raises: UserError for another dtype.
@@ -135,7 +135,7 @@ class DualEncoder:
     return result
 
 
-def dual_encoder(tower: Tower, *, sharing: str = "sde", passage_tower: Tower | None = None) -> DualEncoder:
+def dual_encoder(tower: Tower, *, sharing: str = "sde", passage_tower: Tower | None = None) -> TowerPair:
   """Returns the dual encoder of `tower` on both sides, or of two towers, under a parameter-sharing scheme.
 
   sharing: "sde" (everything shared), "ade" (nothing), "ade_spl" (the projection only).
@@ -162,7 +162,7 @@ def dual_encoder(tower: Tower, *, sharing: str = "sde", passage_tower: Tower | N
       f"queries get {tower.embed_dim_out} dimensions and passages {passage_tower.embed_dim_out}: scores need equal "
       "widths. Give both towers the same projection_dim."
     )
-  return DualEncoder(tower, passage_tower, shared)
+  return TowerPair(tower, passage_tower, shared)
 
 
 def _check_shared_projection(query: Tower, passage: Tower) -> None:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop.huggingface import load_bert
 from retrieval_jax.models.bert import BertEncoder
-from retrieval_jax.models.dual_encoder import DualEncoder, dual_encoder
+from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.tower import Tower
 
 needs_minilm = pytest.mark.skipif(
@@ -20,7 +20,7 @@ needs_minilm = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def minilm() -> DualEncoder:
+def minilm() -> TowerPair:
   return dual_encoder(Tower(BertEncoder(6, 12, 384, 1536), vocab_size=30522))
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import retrieval_jax
-from retrieval_jax.models.dual_encoder import DualEncoder
+from retrieval_jax.models.dual_encoder import TowerPair
 
 CONFIGS = pathlib.Path(retrieval_jax.__file__).parent.parent / "configs"
 FILES = sorted(path.name for path in (CONFIGS / "models").glob("*.gin"))
@@ -57,7 +57,7 @@ def build(*files: str, macro: str = "MODEL", bindings: tuple[str, ...] = ()):
   return value()
 
 
-def count(model: DualEncoder) -> int:
+def count(model: TowerPair) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
 
 

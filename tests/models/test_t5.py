@@ -11,7 +11,7 @@ import pytest
 from jax import tree_util
 from numpy.testing import assert_allclose
 
-from retrieval_jax.models.dual_encoder import DualEncoder, dual_encoder
+from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.relative_position import RelativePositionBias, bucket
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
@@ -46,7 +46,7 @@ def paths(tree) -> dict[str, np.ndarray]:
   return {tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def t5x_loss(model: DualEncoder, params, archive):
+def t5x_loss(model: TowerPair, params, archive):
   """T5X Retrieval's training loss, from its definition: cross entropy of rows plus that of columns."""
   query = model.encode_queries(params, archive["left_tokens"])
   passage = model.encode_passages(params, archive["right_tokens"])

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from retrieval_jax.models.bert import BertEncoder
-from retrieval_jax.models.dual_encoder import DualEncoder, dual_encoder
+from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.pooling import POOLINGS
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
@@ -20,7 +20,7 @@ TOKENS = np.array([[5, 6, 7, 8], [9, 10, 3, 0], [4, 0, 0, 0], [0, 0, 0, 0]], np.
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
-def model(request) -> DualEncoder:
+def model(request) -> TowerPair:
   return dual_encoder(Tower(ENCODERS[request.param], vocab_size=16, projection_dim=4))
 
 

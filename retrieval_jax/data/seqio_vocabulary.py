@@ -47,8 +47,6 @@ def _vocabulary_class() -> Any:
       return self._tokenizer.get_vocab_size()
 
     def _encode(self, s: str) -> Sequence[int]:
-      self._tokenizer.no_padding()
-      self._tokenizer.no_truncation()
       return self._tokenizer.encode(s, add_special_tokens=False).ids
 
     def _decode(self, ids: Sequence[int]) -> str:

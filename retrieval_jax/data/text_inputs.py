@@ -74,6 +74,13 @@ class SideInputs(NamedTuple):
     """Returns the int32 tokens [e, length] of `prefix + text`."""
     return self.vocabulary.encode([self.prefix + text for text in texts], length=self.length)
 
+  def ragged(self, texts: Sequence[str]) -> list[Int[np.ndarray, "_"]]:
+    """Returns the same tokens without padding, an int32 array a text: what sorting by length before padding needs.
+
+    Example: `pad_rows(side.ragged(texts), length)` equals `side.tokens(texts)` if length is the side's own.
+    """
+    return self.vocabulary.encode_ragged([self.prefix + text for text in texts], length=self.length)
+
   @property
   def fingerprint(self) -> str:
     """A hash of vocabulary, length and prefix."""

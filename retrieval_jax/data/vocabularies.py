@@ -39,6 +39,10 @@ class Vocabulary(Protocol):
     """Returns int32 ids, padded on the right with 0. `length` counts the end token, which a long text keeps."""
     ...
 
+  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
+    """Returns the same ids a text, without the padding: 1 to `length` of them, the end token last."""
+    ...
+
   def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
     """Returns the text of one row of ids, special tokens left out."""
     ...
@@ -89,14 +93,15 @@ class WordPiece:
 
   def encode(self, texts: Sequence[str], *, length: int) -> Int[np.ndarray, "e l"]:
     """Returns [CLS] text [SEP] as int32 ids [e, length]; [SEP] stays when the text is cut."""
+    return pad_rows(self.encode_ragged(texts, length=length), length)
+
+  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
+    """Returns [CLS] text [SEP] as int32 ids, 2 to `length` a text; [SEP] stays when the text is cut."""
     _check_length(length, least=2)
-    # The tokenizer cuts and pads in its own threads: several times faster than in Python.
-    self._tokenizer.enable_truncation(max_length=length)
-    self._tokenizer.enable_padding(length=length, pad_id=PAD, pad_token="[PAD]")
     with _unicode_expected(texts):
       encodings = self._tokenizer.encode_batch_fast(list(texts))
-    ids = np.array([encoding.ids for encoding in encodings], np.int32)
-    return ids.reshape(len(encodings), length)
+    # Cut here: the tokenizer's own truncation and padding are settings that two threads would share, and no faster.
+    return [_cut(encoding.ids, length) for encoding in encodings]
 
   def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
     """Returns the text of one row, without [CLS], [SEP] and padding."""
@@ -140,14 +145,14 @@ class SentencePiece:
 
   def encode(self, texts: Sequence[str], *, length: int) -> Int[np.ndarray, "e l"]:
     """Returns text </s> as int32 ids [e, length]; </s> stays, at position length - 1, when the text is cut."""
+    return pad_rows(self.encode_ragged(texts, length=length), length)
+
+  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
+    """Returns text </s> as int32 ids, 1 to `length` a text; </s> stays when the text is cut."""
     _check_length(length, least=1)
-    ids = np.zeros((len(texts), length), np.int32)
     with _unicode_expected(texts):
       encodings = self._model.EncodeAsIds(list(texts))
-    for row, pieces in enumerate(encodings):
-      pieces = [*pieces[: length - 1], EOS]
-      ids[row, : len(pieces)] = pieces
-    return ids
+    return [_cut([*pieces, EOS], length) for pieces in encodings]
 
   def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
     """Returns the text of one row up to </s>."""
@@ -162,6 +167,18 @@ class SentencePiece:
 
   def __repr__(self) -> str:
     return f"SentencePiece({self.path!r})"
+
+
+def pad_rows(rows: Sequence[Int[np.ndarray, "_"]], length: int) -> Int[np.ndarray, "e l"]:
+  """Returns int32 [e, length]: each row of ids followed by zeros. No row may be longer than `length`.
+
+  Example: `pad_rows([np.array([5, 6]), np.array([7])], 3)` is `[[5, 6, 0], [7, 0, 0]]`.
+  """
+  padded = np.zeros((len(rows), length), np.int32)
+  if len(rows):
+    lengths = np.array([len(row) for row in rows])
+    padded[np.arange(length) < lengths[:, None]] = np.concatenate(rows)
+  return padded
 
 
 def train_sentencepiece(
@@ -221,6 +238,11 @@ def _unicode_expected(texts: Sequence[str]) -> Iterator[None]:
           f"the text {text[:80]!r} holds bytes that are no UTF-8 (unpaired surrogates). Give text in UTF-8."
         ) from None
     raise
+
+
+def _cut(ids: list[int], length: int) -> Int[np.ndarray, "_"]:
+  """Returns the first `length` ids; the last one of all stays the last."""
+  return np.array(ids if len(ids) <= length else [*ids[: length - 1], ids[-1]], np.int32)
 
 
 def _check_length(length: int, *, least: int) -> None:

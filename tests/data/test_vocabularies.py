@@ -9,7 +9,7 @@ from toy_source import WORDS, write_tokenizer
 
 from retrieval_jax.data import vocabularies
 from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.data.vocabularies import SentencePiece, WordPiece, train_sentencepiece
+from retrieval_jax.data.vocabularies import SentencePiece, WordPiece, pad_rows, train_sentencepiece
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
@@ -62,6 +62,25 @@ def test_word_piece_lengths_may_alternate(word_piece: WordPiece):
   assert word_piece.encode(["a b c"], length=8).tolist() == [[2, 4, 5, 6, 3, 0, 0, 0]]
   assert word_piece.encode(["a b c"], length=3).tolist() == [[2, 4, 3]]
   assert word_piece.encode([], length=3).shape == (0, 3)
+
+
+def test_ragged_rows_are_the_padded_ones_without_padding(
+  word_piece: WordPiece, sentence_piece: SentencePiece
+):
+  texts = ["", "a b c d e a b c d e", "a", "the red cat"]
+  for vocabulary in (word_piece, sentence_piece):
+    for length in (2, 3, 5, 64):
+      rows = vocabulary.encode_ragged(texts, length=length)
+      assert all(row.dtype == np.int32 and 1 <= len(row) <= length for row in rows)
+      np.testing.assert_array_equal(pad_rows(rows, length), vocabulary.encode(texts, length=length))
+    assert vocabulary.encode_ragged([], length=4) == []
+  assert [row.tolist() for row in word_piece.encode_ragged(texts[:3], length=4)] == [
+    [2, 3],
+    [2, 4, 5, 3],
+    [2, 4, 3],
+  ]
+  side = TextInputs(word_piece, 4, 8, query_prefix="e ").query_side
+  assert [row.tolist() for row in side.ragged(["", "a"])] == [[2, 8, 3], [2, 8, 4, 3]]
 
 
 def test_word_piece_decodes_without_special_tokens(word_piece: WordPiece):

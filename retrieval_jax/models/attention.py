@@ -62,4 +62,4 @@ class SelfAttention(nn.Module):
     dense = Dense(self.num_heads * self.head_dim, axes, init, self.use_bias, self.dtype, name=name)
     split = dense(x).reshape(*x.shape[:2], self.num_heads, self.head_dim)
     # Heads before length: 14% off a MiniLM forward pass on CPU against products over [b, l, h, k].
-    return split.transpose(0, 2, 1, 3)
+    return sharding.constrain(split.transpose(0, 2, 1, 3), sharding.PER_HEAD)

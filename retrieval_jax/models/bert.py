@@ -1,4 +1,4 @@
-"""The BERT encoder (Devlin et al. 2019, arXiv 1810.04805): post-norm, learnt positions, exact gelu."""
+"""The BERT encoder (Devlin et al. 2019, arXiv 1810.04805) and DistilBERT's: post-norm, learnt positions, exact gelu."""
 
 import flax.linen as nn
 import jax
@@ -11,10 +11,9 @@ from retrieval_jax.models.attention import SelfAttention
 from retrieval_jax.models.dense import Dense
 from retrieval_jax.models.dropout import Dropout
 from retrieval_jax.models.embed import Embed
+from retrieval_jax.models.layer_stack import run_layers
 from retrieval_jax.models.norms import LayerNorm
 from retrieval_jax.models.parameter import Initializer
-
-TOKEN_TYPES = 2  # the table's size in every published BERT; a single text is type 0
 
 
 class BertMlp(nn.Module):
@@ -29,7 +28,7 @@ class BertMlp(nn.Module):
     init = nn.initializers.normal(self.init_std)
     up, down = (sharding.EMBED, sharding.MLP), (sharding.MLP, sharding.EMBED)
     hidden = Dense(self.mlp_dim, up, init, use_bias=True, dtype=self.dtype, name="wi")(x)
-    hidden = jax.nn.gelu(hidden, approximate=False)
+    hidden = sharding.constrain(jax.nn.gelu(hidden, approximate=False), sharding.MLP_HIDDEN)
     return Dense(x.shape[-1], down, init, use_bias=True, dtype=self.dtype, name="wo")(hidden)
 
 
@@ -62,7 +61,8 @@ class BertLayer(nn.Module):
     x = LayerNorm(self.layer_norm_eps, self.dtype, name="attention_layer_norm")(x + y)
     y = BertMlp(self.mlp_dim, self.init_std, self.dtype, name="mlp")(x)
     y = Dropout(self.dropout_rate)(y, train=train)
-    return LayerNorm(self.layer_norm_eps, self.dtype, name="mlp_layer_norm")(x + y)
+    y = LayerNorm(self.layer_norm_eps, self.dtype, name="mlp_layer_norm")(x + y)
+    return sharding.constrain(y, sharding.HIDDEN)
 
 
 class BertEncoder(nn.Module):
@@ -72,6 +72,9 @@ class BertEncoder(nn.Module):
   Rows of nothing but padding give finite values and gradients.
 
   Raises: UserError if a text is longer than `max_positions`, or if num_heads does not divide embed_dim.
+
+  token_types: rows of the token type table, of which a single text uses the first; 0 for none (DistilBERT).
+  scan_layers, remat_policy: see layer_stack.run_layers.
 
   Example: `BertEncoder(num_layers=6, num_heads=12, embed_dim=384, mlp_dim=1536)` is all-MiniLM-L6-v2's encoder.
   """
@@ -85,6 +88,9 @@ class BertEncoder(nn.Module):
   dtype: str = "float32"
   layer_norm_eps: float = 1e-12
   init_std: float = 0.02
+  token_types: int = 2
+  scan_layers: bool = False
+  remat_policy: str = "none"
 
   @property
   def embedding_init(self) -> Initializer:
@@ -109,20 +115,30 @@ class BertEncoder(nn.Module):
     def table(rows: int, axis: str | None, name: str) -> Embed:
       return Embed(rows, width, self.embedding_init, axes=(axis, sharding.EMBED), dtype=self.dtype, name=name)
 
-    positions = table(self.max_positions, sharding.POSITION, "position_embedding")(jnp.arange(length))
-    types = table(TOKEN_TYPES, None, "token_type_embedding")(jnp.zeros((1,), jnp.int32))
-    x = embedded + (positions + types)[None]
+    extra = table(self.max_positions, sharding.POSITION, "position_embedding")(jnp.arange(length))
+    if self.token_types:
+      types = table(self.token_types, None, "token_type_embedding")(jnp.zeros((1,), jnp.int32))
+      extra = extra + types
+    x = embedded + extra[None]
     x = LayerNorm(self.layer_norm_eps, self.dtype, name="embedding_layer_norm")(x)
-    x = Dropout(self.dropout_rate)(x, train=train)
-    for i in range(self.num_layers):
-      layer = BertLayer(
+    x = Dropout(self.dropout_rate)(sharding.constrain(x, sharding.HIDDEN), train=train)
+
+    def layer(name: str) -> BertLayer:
+      return BertLayer(
         self.num_heads,
         self.mlp_dim,
         self.dropout_rate,
         self.dtype,
         self.layer_norm_eps,
         self.init_std,
-        name=f"layers_{i}",
+        name=name,
       )
-      x = layer(x, mask, train=train)
-    return x
+
+    return run_layers(
+      layer,
+      lambda module, x: module(x, mask, train=train),
+      x,
+      num_layers=self.num_layers,
+      scan_layers=self.scan_layers,
+      remat_policy=self.remat_policy,
+    )

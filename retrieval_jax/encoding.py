@@ -85,7 +85,9 @@ def _compiled(model: TowerPair, dtype: str, side: str, partitioner: Partitioner)
   """Returns the jitted (params, tokens [q l]) -> embeddings [q d], one per model: evaluating again compiles nothing."""
   typed = model.with_dtype(dtype)
   apply = typed.encode_queries if side == "query" else typed.encode_passages
-  return jax.jit(apply, in_shardings=(None, partitioner.rows), out_shardings=partitioner.replicated)
+  return jax.jit(
+    partitioner.traced(apply), in_shardings=(None, partitioner.rows), out_shardings=partitioner.replicated
+  )
 
 
 def bucket(length: int, longest: int) -> int:

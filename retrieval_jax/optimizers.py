@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.per_layer import per_layer
 
 Schedule = optax.Schedule  # step -> float32 rate
 
@@ -170,8 +171,14 @@ def _as_schedule(learning_rate: float | Schedule) -> Schedule:
   return lambda step: jnp.full(jnp.shape(step), value, jnp.float32)
 
 
-def _has_rank_two(params: PyTree[Array]) -> PyTree[bool]:
-  return jax.tree.map(lambda p: p.ndim > 1, params)
+def _decays(params: PyTree[Array]) -> PyTree[bool]:
+  """True for matrices. By name too: scanned layers stack the vectors of a bias or scale into a matrix."""
+
+  def one(path: tuple, leaf: Array) -> bool:
+    name = jax.tree_util.keystr(path[-1:], simple=True)
+    return leaf.ndim > 1 and name not in ("bias", "scale")
+
+  return jax.tree_util.tree_map_with_path(one, params)
 
 
 def adamw(
@@ -193,7 +200,7 @@ def adamw(
   Example: `adamw(2e-5, clip_norm=1.0).transform.init(params)`.
   """
   rate = _as_schedule(learning_rate)
-  adam = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=_has_rank_two)
+  adam = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=_decays)
   if clip_norm is None:
     return Optimizer(adam, rate)
   if not clip_norm > 0:
@@ -212,7 +219,7 @@ def adafactor(
 ) -> Optimizer:
   """Returns Adafactor (Shazeer & Stern, 2018): second moments kept as row and column means, no momentum.
 
-  Equal to T5X's for parameters of rank up to 2, with T5X's defaults. The decay of the second moments is
+  Equal to T5X's for parameters of rank up to 2, with T5X's defaults; of scanned layers each is a parameter of its own. The decay of the second moments is
   1 - (t + 1)^-decay_rate with t counted from the start of this optimizer's state. An update's RMS is clipped to
   clipping_threshold and, with multiply_by_parameter_scale, multiplied by the parameter's own RMS (at least 1e-3),
   which makes learning_rate relative. weight_decay_rate is subtracted as rate * param, not scaled by learning_rate.
@@ -230,4 +237,4 @@ def adafactor(
     clipping_threshold=clipping_threshold,
     weight_decay_rate=weight_decay_rate,
   )
-  return Optimizer(transform, rate)
+  return Optimizer(per_layer(transform), rate)

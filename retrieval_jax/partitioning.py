@@ -1,5 +1,6 @@
 """The mesh, the rules that map logical axes to it, and the jitted step: the one place that knows about devices."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,33 @@ class Partitioner(NamedTuple):
         raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, table)}")
     return PartitionSpec(*(None if axis is None else table[axis] for axis in axes))
 
+  def constrain(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+    """Returns the activation x laid out by its logical axes: the meaning of sharding.constrain on this mesh.
+
+    A mesh axis is used once and only where it divides the dimension; the rest is left whole.
+    """
+    used: set[str] = set()
+    spec: list[str | None] = []
+    table = dict(self.rules)
+    for size, name in zip(x.shape, axes, strict=True):
+      axis = None if name is None else table[name]
+      if axis is None or axis in used or size % self.mesh.shape[axis]:
+        spec.append(None)
+      else:
+        spec.append(axis)
+        used.add(axis)
+    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+  def traced(self, function: Callable) -> Callable:
+    """Returns `function`, whose activations are constrained to this mesh when it is traced. Jit the result."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+      with sharding.constraining(self.constrain):
+        return function(*args, **kwargs)
+
+    return wrapper
+
   def shardings(self, abstract: PyTree, logical_axes: PyTree) -> PyTree[NamedSharding]:
     """Returns the NamedSharding of every parameter; a dimension that does not divide is a UserError."""
 
@@ -94,7 +122,7 @@ class Partitioner(NamedTuple):
   def jit_step(self, step: Callable, state_shardings: PyTree[NamedSharding]) -> Callable:
     """Returns jit(step: (state, batch) -> (state, metrics)); the old state's buffers are donated."""
     return jax.jit(
-      step,
+      self.traced(step),
       in_shardings=(state_shardings, self.rows),
       out_shardings=(state_shardings, self.replicated),
       donate_argnums=0,

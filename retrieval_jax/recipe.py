@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jaxtyping import Array
 
 from retrieval_jax.batching.base import Batcher
@@ -15,6 +16,7 @@ from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.evaluation import RetrievalEvaluator
+from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
@@ -28,6 +30,7 @@ class Recipe(NamedTuple):
 
   passage_length: tokens of a passage in training where that is to be less than the retriever's own (None: the same).
   Short passages train faster and in less memory; the saved model still encodes at its own length.
+  frozen: patterns of parameters that training leaves as they are, as model-info.txt prints them ("token_embedder/.*").
   """
 
   retriever: Retriever
@@ -37,6 +40,19 @@ class Recipe(NamedTuple):
   data: dataset.Source
   evaluators: Sequence[RetrievalEvaluator] = ()
   passage_length: int | None = None
+  frozen: Sequence[str] = ()
+
+  @property
+  def frozen_paths(self) -> tuple[str, ...]:
+    """Patterns of all parameters that stay as they are: the sharing scheme's and the recipe's own."""
+    if isinstance(self.frozen, str):
+      raise UserError(f"FROZEN={self.frozen!r}: expected a list of patterns, such as ['token_embedder/.*'].")
+    return (*self.retriever.model.frozen_paths, *self.frozen)
+
+  @property
+  def transform(self) -> optax.GradientTransformation:
+    """The optimizer's transformation, acting on what is not frozen."""
+    return freeze(self.optimizer.transform, self.frozen_paths)
 
   @property
   def inputs(self) -> TextInputs:
@@ -50,7 +66,7 @@ def state_creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mappi
   sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
 
   def create(rng: Array, model_params: Mapping | None) -> TrainState:
-    model, transform = recipe.retriever.model, recipe.optimizer.transform
+    model, transform = recipe.retriever.model, recipe.transform
     return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
 
   return create

@@ -11,17 +11,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 AnyArray = Array | np.ndarray
+# What a tower reads: token ids, 0 pads; or, for a feature-bag tower, the ids of every feature.
+Tokens = Int[AnyArray, "b l"] | Mapping[str, Int[AnyArray, "b _"]]
 
 
 class Batch(NamedTuple):
   """One global batch. Passages: the q positives first (row i belongs to query i), then hard negatives, row-major.
 
-  p = q * (1 + n). A padding example has weight 0, rows -1 and tokens 0; its passages are padding too.
+  Tokens are [q l] and [p m], or a feature-bag tower's mapping of feature to ids. p = q * (1 + n). A padding example has weight 0, rows -1 and tokens 0; its passages are padding too.
   Rows are identities, not mere positions: two rows with equal tokens carry the same (first) row number.
   """
 
-  query_tokens: Int[AnyArray, "q l"]
-  passage_tokens: Int[AnyArray, "p m"]
+  query_tokens: Tokens
+  passage_tokens: Tokens
   query_rows: Int[AnyArray, "q"]
   passage_rows: Int[AnyArray, "p"]
   positives: Int[

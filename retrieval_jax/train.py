@@ -71,7 +71,9 @@ def train(
   data = dataset.load(recipe.data, recipe.inputs)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
-  step_of_parts = make_train_step(recipe.retriever.model, recipe.loss, recipe.optimizer.transform, seed=seed)
+  step_of_parts = make_train_step(
+    recipe.retriever.model, recipe.loss, recipe.transform, seed=seed, frozen=recipe.frozen_paths
+  )
   check_parts(recipe, step_of_parts, make_batch(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
@@ -160,10 +162,9 @@ def _start(
   recipe: Recipe, saved: Checkpoints, partitioner: Partitioner, data: RetrievalData, seed: int
 ) -> tuple[TrainState, int]:
   """Returns (state, step): the newest checkpoint's, or the initial one with the pretrained weights."""
-  model, transform = recipe.retriever.model, recipe.optimizer.transform
   create, rng = state_creator(recipe, data), jax.random.key(seed)
   abstract = jax.eval_shape(lambda: create(rng, None))
-  shardings = state_shardings(abstract, model, transform, partitioner)
+  shardings = state_shardings(abstract, recipe.retriever.model, partitioner)
   restored = saved.restore_newest(abstract_with(abstract, shardings))
   if restored is not None:
     return restored

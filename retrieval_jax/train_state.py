@@ -44,9 +44,7 @@ def initial_state(
   return TrainState(jnp.zeros((), jnp.int32), params, loss_state, transform.init(params))
 
 
-def state_shardings(
-  abstract: TrainState, model: TowerPair, transform: optax.GradientTransformation, partitioner: Partitioner
-) -> TrainState:
+def state_shardings(abstract: TrainState, model: TowerPair, partitioner: Partitioner) -> TrainState:
   """Returns a TrainState of NamedShardings: parameters by their logical axes, optimizer slots like their parameter.
 
   A slot of another shape than its parameter (Adafactor's row and column factors) and everything else is replicated.
@@ -56,18 +54,22 @@ def state_shardings(
     "model": partitioner.shardings(abstract.params["model"], model.logical_axes()),
     "loss": jax.tree.map(lambda _: replicated, abstract.params["loss"]),
   }
+  by_path = {
+    path: (leaf.shape, sharding)
+    for (path, leaf), sharding in zip(
+      jax.tree_util.tree_leaves_with_path(abstract.params), jax.tree.leaves(params), strict=True
+    )
+  }
 
-  def slot(leaf: Any, param: Any, sharding: Any) -> Any:
-    return sharding if leaf.shape == param.shape else replicated
+  def slot(path: tuple, leaf: Any) -> Any:
+    """The sharding of the parameter whose path ends this slot's, whatever states the optimizer wraps around it."""
+    for start in range(len(path)):
+      shape, sharding = by_path.get(path[start:], (None, replicated))
+      if shape == leaf.shape:
+        return sharding
+    return replicated
 
-  opt_state = optax.tree_map_params(
-    transform,
-    slot,
-    abstract.opt_state,
-    abstract.params,
-    params,
-    transform_non_params=lambda _: replicated,
-  )
+  opt_state = jax.tree_util.tree_map_with_path(slot, abstract.opt_state)
   return TrainState(
     step=replicated,  # pyright: ignore[reportArgumentType]  (a tree of shardings in the shape of the state)
     params=params,

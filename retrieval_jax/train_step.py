@@ -1,12 +1,13 @@
 """One update: encode both sides, loss on the global batch, gradient, optimizer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from retrieval_jax.freezing import stop_frozen
 from retrieval_jax.losses.base import Loss
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.records import Batch, EmbeddedBatch
@@ -16,11 +17,18 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
 
 
 def make_train_step(
-  model: TowerPair, loss: Loss, transform: optax.GradientTransformation, *, seed: int
+  model: TowerPair,
+  loss: Loss,
+  transform: optax.GradientTransformation,
+  *,
+  seed: int,
+  frozen: Sequence[str] = (),
 ) -> Step:
   """Returns step(state, batch) -> (state', metrics), pure; jit it with Partitioner.jit_step.
 
   Dropout keys are fold_in(key(seed), step): nothing random is stored, so a resumed run draws the same masks.
+  frozen: patterns of the parameters that stay as they are (freezing.py), for whose gradients nothing is computed;
+  `transform` must be the frozen one too: `freeze(transform, frozen)`.
   metrics: loss, grad_norm, the loss's own, all float32 scalars. A non-finite loss or gradient leaves NaN in the new
   state on purpose: the train loop looks at the metrics before anything is saved, and stops.
   Cost: one forward and backward of both towers over the global batch; under a data mesh XLA gathers the embeddings
@@ -33,6 +41,7 @@ def make_train_step(
     )
 
     def objective(params: Mapping) -> tuple[Array, tuple]:
+      params = stop_frozen(params, frozen)
       query = model.encode_queries(params["model"], batch.query_tokens, dropout_rng=query_rng)
       passage = model.encode_passages(params["model"], batch.passage_tokens, dropout_rng=passage_rng)
       embedded = EmbeddedBatch.of(batch, query, passage)

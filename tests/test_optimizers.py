@@ -3,11 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 from retrieval_jax import optimizers
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.in_batch import in_batch_softmax
 from retrieval_jax.models.dual_encoder import dual_encoder
+from retrieval_jax.models.layer_stack import stacked, unstacked
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.records import EmbeddedBatch
@@ -213,3 +215,26 @@ def test_adafactor_three_training_steps_oracle_equal_t5x(oracles, t5x_gradient, 
   jax.tree.map(
     lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5), params, expected
   )
+
+
+@pytest.mark.parametrize(
+  "optimizer",
+  [optimizers.adafactor(1e-2, min_dim_size_to_factor=8), optimizers.adamw(1e-2, weight_decay=0.1)],
+)
+def test_scanned_layers_train_as_unrolled_ones(optimizer):
+  rng = np.random.default_rng(0)
+  draw = lambda: {"kernel": rng.normal(size=(8, 12)).astype(np.float32), "scale": np.ones(8, np.float32)}  # noqa: E731
+  encoder = {"layers_0": draw(), "layers_1": draw(), "norm": {"scale": np.ones(8, np.float32)}}
+  encoder["layers_1"]["kernel"] *= 50  # Adafactor's parameter scale must not mix the layers
+  gradient = {"layers_0": draw(), "layers_1": draw(), "norm": {"scale": np.ones(8, np.float32)}}
+  results = []
+  for params, updates in ((encoder, gradient), (stacked(encoder, 2), stacked(gradient, 2))):
+    params = {"model": {"encoder": params, "pair": {"a": np.ones((3, 2), np.float32)}}}
+    updates = {"model": {"encoder": updates, "pair": {"a": np.ones((3, 2), np.float32)}}}
+    state = optimizer.transform.init(params)
+    for _ in range(2):
+      change, state = optimizer.transform.update(updates, state, params)
+      params = optax.apply_updates(params, change)
+    results.append(params["model"]["encoder"])
+  unrolled, scanned = results
+  jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), unstacked(scanned, 2), unrolled)

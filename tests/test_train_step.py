@@ -35,7 +35,7 @@ def build(transform, *, dropout_rate: float = 0.0, num_partitions: int = 2):
   def create():
     return initial_state(jax.random.key(0), towers, loss, transform, data=DataSizes(8, 8))
 
-  shardings = state_shardings(jax.eval_shape(create), towers, transform, part)
+  shardings = state_shardings(jax.eval_shape(create), towers, part)
   state = jax.jit(create, out_shardings=shardings)()
   step = part.jit_step(make_train_step(towers, loss, transform, seed=0), shardings)
   return state, step, part

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from retrieval_jax import sharding
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.models.dense import Dense
 
 Pooling = Callable[[Float[Array, "b l d"], Float[Array, "b l"]], Float[Array, "b d"]]
 
@@ -36,18 +40,40 @@ def last(x: Float[Array, "b l d"], mask: Float[Array, "b l"]) -> Float[Array, "b
   return picked.astype(jnp.float32) * mask[:, :1]
 
 
+class AttentionPooling(nn.Module):
+  """Returns sum over tokens of w * x, with w[:, d] = softmax over the unmasked tokens of (tanh(x W_h + b_h) W_l + b_l)[:, d].
+
+  Each feature has weights of its own, as in flaxformer's AttentionPooling. Parameters: attention_hidden and
+  attention_logits, both [d, d] with bias.
+  """
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "b l d"], mask: Float[Array, "b l"]) -> Float[Array, "b d"]:
+    x = x.astype(jnp.float32)
+    init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+    # The second axis of a square kernel stays whole: the mesh axis of one name can split an array once.
+    axes = (sharding.EMBED, sharding.AFFINITY)
+    hidden = jnp.tanh(Dense(x.shape[-1], axes, init, use_bias=True, name="attention_hidden")(x))
+    logits = Dense(x.shape[-1], axes, init, use_bias=True, name="attention_logits")(hidden)
+    seen = (mask > 0)[:, :, None]
+    weights = jax.nn.softmax(jnp.where(seen, logits, jnp.finfo(jnp.float32).min), axis=1)
+    return jnp.sum(weights * x * mask[:, :, None], axis=1)
+
+
 POOLINGS: Final[dict[str, Pooling]] = {"mean": mean, "max": max_, "first": first, "last": last}
+ATTENTION: Final = "attention"
+NAMES: Final = (*POOLINGS, ATTENTION)
 
 
 def pooling(name: str) -> Pooling:
-  """Returns the pooling called `name`: mean, max, first or last.
+  """Returns the pooling called `name`: mean, max, first, last, or (inside a module's setup) attention.
 
   Raises: UserError for another name.
 
   Example: `pooling("mean")(hidden, (tokens != 0).astype(jnp.float32))`.
   """
+  if name == ATTENTION:
+    return AttentionPooling()
   if name not in POOLINGS:
-    raise UserError(
-      f"unknown pooling {name!r}; expected one of {', '.join(POOLINGS)}{nearest(name, POOLINGS)}"
-    )
+    raise UserError(f"unknown pooling {name!r}; expected one of {', '.join(NAMES)}{nearest(name, NAMES)}")
   return POOLINGS[name]

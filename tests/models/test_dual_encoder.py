@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from retrieval_jax import sharding
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.bert import BertEncoder
-from retrieval_jax.models.dual_encoder import PARTS, SHARING, dual_encoder
+from retrieval_jax.models.dual_encoder import SHARING, dual_encoder
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
 
@@ -30,10 +30,7 @@ def count(tree) -> int:
 @pytest.fixture(scope="module")
 def params():
   """Parameters of each scheme."""
-  return {
-    name: jax.jit(dual_encoder(TOWER, sharing=name).init)(jax.random.key(0))
-    for name in ("sde", "ade", "ade_spl")
-  }
+  return {name: jax.jit(dual_encoder(TOWER, sharing=name).init)(jax.random.key(0)) for name in SHARING}
 
 
 @pytest.mark.parametrize(
@@ -52,8 +49,20 @@ def params():
       2 * (EMBEDDER + ENCODER) + PROJECTION,
     ),
     (
+      "ade_ste",
+      {
+        "token_embedder",
+        *(f"{side}_{part}" for side in ("query", "passage") for part in ("encoder", "projection_layer")),
+      },
+      EMBEDDER + 2 * (ENCODER + PROJECTION),
+    ),
+    (
       "ade",
-      {f"{side}_{part}" for side in ("query", "passage") for part in PARTS},
+      {
+        f"{side}_{part}"
+        for side in ("query", "passage")
+        for part in ("token_embedder", "encoder", "projection_layer")
+      },
       2 * (EMBEDDER + ENCODER + PROJECTION),
     ),
   ],
@@ -64,7 +73,13 @@ def test_names_and_count_of_a_scheme(params, sharing, names, size):
 
 
 def test_every_scheme_is_in_the_table_above():
-  assert set(SHARING) == {"sde", "ade", "ade_spl"}
+  assert set(SHARING) == {"sde", "ade", "ade_ste", "ade_fte", "ade_spl"}
+
+
+def test_ade_fte_is_ade_ste_with_the_token_embedder_frozen(params):
+  assert jax.tree.structure(params["ade_fte"]) == jax.tree.structure(params["ade_ste"])
+  assert dual_encoder(TOWER, sharing="ade_fte").frozen_paths == ("token_embedder/.*",)
+  assert all(not dual_encoder(TOWER, sharing=s).frozen_paths for s in SHARING if s != "ade_fte")
 
 
 def test_parts_that_are_not_shared_start_different(params):
@@ -145,6 +160,28 @@ def test_ade_spl_needs_pooled_vectors_of_one_width():
     dual_encoder(TOWER, sharing="ade_spl", passage_tower=wide)
 
 
+def test_ade_spl_needs_one_projection():
+  with pytest.raises(
+    UserError, match=r"needs one projection layer, got .* \(4, False, 'none'\) for queries and \(4, True"
+  ):
+    dual_encoder(TOWER, sharing="ade_spl", passage_tower=TOWER.clone(projection_bias=True))
+
+
+@pytest.mark.parametrize("sharing", ["ade_ste", "ade_fte"])
+def test_a_shared_token_embedder_needs_one_vocabulary_and_width(sharing):
+  with pytest.raises(
+    UserError, match=rf"'{sharing}' needs one token embedder.*\({V}, {D}\).*\({V + 1}, {D}\)"
+  ):
+    dual_encoder(TOWER, sharing=sharing, passage_tower=TOWER.clone(vocab_size=V + 1))
+
+
+def test_a_shared_token_embedder_serves_encoders_of_two_depths():
+  deep = TOWER.clone(encoder=BERT.clone(num_layers=2))
+  tree = jax.eval_shape(dual_encoder(TOWER, sharing="ade_ste", passage_tower=deep).init, jax.random.key(0))
+  assert "layers_1" in tree["passage_encoder"]
+  assert "layers_1" not in tree["query_encoder"]
+
+
 def test_scores_need_equal_widths():
   with pytest.raises(UserError, match=f"queries get {P} dimensions and passages {P + 1}"):
     dual_encoder(TOWER, sharing="ade", passage_tower=TOWER.clone(projection_dim=P + 1))
@@ -159,6 +196,18 @@ def test_with_pretrained_fills_both_towers_and_leaves_the_projection(params):
     jax.tree.map(assert_array_equal, filled[f"{side}_token_embedder"], source["token_embedder"])
   assert_array_equal(filled["projection_layer"]["kernel"], params["ade_spl"]["projection_layer"]["kernel"])
   assert jax.tree.structure(filled) == jax.tree.structure(params["ade_spl"])
+
+
+def test_with_pretrained_takes_two_towers_and_refuses_two_values_for_a_shared_part(params):
+  query = jax.tree.map(np.asarray, dict(params["sde"]))
+  passage = jax.tree.map(lambda x: x + 1, query)
+  passage["projection_layer"] = query["projection_layer"]
+  model = dual_encoder(TOWER, sharing="ade_spl")
+  filled = model.with_pretrained(params["ade_spl"], query, passage)
+  jax.tree.map(assert_array_equal, filled["passage_encoder"], passage["encoder"])
+  jax.tree.map(assert_array_equal, model.portable_params(filled, "query"), query)
+  with pytest.raises(UserError, match="differ in token_embedder, which the sharing scheme makes one"):
+    dual_encoder(TOWER, sharing="ade_ste").with_pretrained(params["ade_ste"], query, passage)
 
 
 def test_with_pretrained_lists_what_does_not_fit(params):

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import retrieval_jax
-from retrieval_jax.models.dual_encoder import TowerPair
+from retrieval_jax.models.dual_encoder import SHARING, TowerPair
 
 CONFIGS = pathlib.Path(retrieval_jax.__file__).parent.parent / "configs"
 FILES = sorted(path.name for path in (CONFIGS / "models").glob("*.gin"))
@@ -111,13 +111,10 @@ def test_macros_reach_the_model(file):
   assert (encoder.dtype, encoder.dropout_rate) == ("bfloat16", 0.25)
 
 
-@pytest.mark.parametrize("scheme", ["sde", "ade_spl"])
+@pytest.mark.parametrize("scheme", SHARING)
 def test_sharing_files(scheme):
   model = build("models/t5_1_1_tiny.gin", f"sharing/{scheme}.gin")
-  assert (
-    model.shared
-    == {"sde": {"token_embedder", "encoder", "projection_layer"}, "ade_spl": {"projection_layer"}}[scheme]
-  )
+  assert (model.shared, model.frozen) == SHARING[scheme]
 
 
 def test_pretrained_is_a_reference_and_not_yet_called():

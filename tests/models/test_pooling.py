@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.models.pooling import POOLINGS, pooling
+from retrieval_jax.models.pooling import POOLINGS, AttentionPooling, pooling
 
 
 @pytest.mark.parametrize("name", ["mean", "max", "last"])
@@ -35,6 +35,28 @@ def test_all_padding_gives_zero_and_a_finite_gradient(name):
   assert_allclose(pooled, [[0.0, 0.0]])
   gradient = jax.grad(lambda x: jnp.sum(pooling(name)(x, mask)))(x)
   assert np.isfinite(np.asarray(gradient, np.float32)).all()
+
+
+def test_attention_pooling_oracle(oracles):
+  archive = np.load(oracles / "poolings.npz")
+  params: dict = {}
+  for key in archive.files:
+    if key.startswith("attention_params/"):
+      _, layer, leaf = key.split("/")
+      params.setdefault(layer, {})[leaf] = archive[key]
+  got = pooling("attention").apply(
+    {"params": params}, jnp.asarray(archive["x"]), jnp.asarray(archive["mask"])
+  )
+  assert_allclose(got, archive["attention_tanh"], atol=1e-5)
+
+
+def test_attention_pooling_of_all_padding_is_zero():
+  x, mask = jnp.full((1, 3, 2), 7.0), jnp.zeros((1, 3))
+  module = AttentionPooling()
+  params = module.init(jax.random.key(0), x, mask)
+  assert_allclose(module.apply(params, x, mask), [[0.0, 0.0]])
+  gradient = jax.grad(lambda x: jnp.sum(module.apply(params, x, mask)))(x)
+  assert np.isfinite(gradient).all()
 
 
 def test_unknown_pooling_names_the_nearest():

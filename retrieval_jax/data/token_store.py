@@ -12,7 +12,7 @@ from retrieval_jax.data.built_folder import built_folder, reading, short_hash
 from retrieval_jax.data.text_inputs import SideInputs
 from retrieval_jax.data.text_rows import TextRows
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CHUNK = 4096  # texts tokenised at once: enough for the tokenizer's threads, about 10 MB
 
 
@@ -117,7 +117,7 @@ def _tokenise(rows: TextRows, folder: pathlib.Path, inputs: SideInputs, name: st
 def row_lengths(tokens: Int[np.ndarray, "e l"]) -> Int[np.ndarray, "e"]:
   """Returns int32 [e]: each row's last place that is not 0, plus 1; 0 for a row of zeros.
 
-  A text that holds the word "[PAD]" has zeros in its middle: counting the others would cut its end.
+  A vocabulary of somebody's own that puts zeros inside a row loses no token by it.
 
   Example: `row_lengths(np.array([[7, 0, 7, 0], [0, 0, 0, 0]]))` is `[3, 0]`.
   """

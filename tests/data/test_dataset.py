@@ -43,11 +43,11 @@ def test_tokens_are_gathered_by_row(data: RetrievalData):
     data.passages.gather([0, 4])
 
 
-def test_a_padding_word_in_a_text_does_not_shorten_its_row(inputs: TextInputs, tmp_path: pathlib.Path):
+def test_a_padding_word_in_a_text_is_text(inputs: TextInputs, tmp_path: pathlib.Path):
   pairs = [features.pair("q1", "red", "p1", "a [PAD] b"), features.pair("q2", "blue", "p2", "")]
   data = load(ListSource({"train": pairs}), inputs, cache=tmp_path)
-  assert data.passages.gather([0]).tolist() == [[2, 4, 0, 5, 3, 0, 0, 0]]
-  assert data.passages.lengths.tolist() == [5, 2]
+  assert data.passages.gather([0]).tolist() == [[2, 4, 1, 1, 1, 5, 3, 0]]  # "[", "pad", "]"
+  assert data.passages.lengths.tolist() == [7, 2]
   assert token_store.row_lengths(np.array([[0, 0, 0], [0, 7, 0], [7, 0, 7]])).tolist() == [0, 2, 3]
 
 

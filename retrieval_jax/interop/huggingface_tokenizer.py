@@ -1,0 +1,116 @@
+"""The tokenizer files of a Hugging Face folder: which vocabulary they hold, and files that give our ids."""
+
+import json
+import pathlib
+import shutil
+from typing import Any, Final
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.interop import sentencepiece_tokenizer
+from retrieval_jax.interop.foreign import TextSpec
+from retrieval_jax.interop.tensor_files import read_json
+
+WORD_PIECE: Final = ("tokenizer.json", "vocab.txt")
+SENTENCE_PIECE: Final = ("spiece.model", "spm.model", "sentencepiece.bpe.model")
+
+# tokenizer_config.json writes 1e30 for "no limit".
+SANE_LENGTH: Final = 100_000
+
+# Of tokenizer_config.json, what decides the ids of a vocabulary that is only a vocab.txt.
+VOCAB_TXT_OPTIONS: Final = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+BERT_TOKENS: Final = {
+  "unk_token": "[UNK]",
+  "sep_token": "[SEP]",
+  "pad_token": "[PAD]",
+  "cls_token": "[CLS]",
+  "mask_token": "[MASK]",
+}
+
+
+def read_text(folder: pathlib.Path, *, family: str, max_positions: int | None) -> TextSpec:
+  """Returns what the tokenizer files say. No vocabulary: there is no file of the kind that the family's class reads.
+
+  max_length: tokenizer_config.json's model_max_length, at most `max_positions`.
+  """
+  names, kind = (WORD_PIECE, "word_piece") if family == "bert" else (SENTENCE_PIECE, "sentence_piece")
+  path = next((folder / name for name in names if (folder / name).exists()), None)
+  config = folder / "tokenizer_config.json"
+  limit = read_json(config).get("model_max_length") if config.exists() else None
+  sane = isinstance(limit, int | float) and 0 < limit <= SANE_LENGTH
+  limits = [int(n) for n in (limit if sane else None, max_positions) if n]
+  return TextSpec(kind if path else None, path, min(limits, default=None))
+
+
+def write_tokenizer(
+  folder: pathlib.Path, text: TextSpec, *, max_length: int | None, token_types: bool
+) -> None:
+  """Writes files from which transformers' AutoTokenizer gives the ids of our vocabulary, end tokens included.
+
+  max_length: where a text is cut by default. token_types: whether the model takes token_type_ids.
+  None are written for a text without a vocabulary.
+
+  Raises: UserError if the vocabulary's file is missing, damaged or of another kind.
+  """
+  if text.vocabulary is None or text.vocabulary_path is None:
+    return
+  path = text.vocabulary_path
+  if not path.is_file():
+    raise UserError(f"{path}: the vocabulary's file is not there. Give its new path, or put it back.")
+  config: dict[str, Any] = {"padding_side": "right", "truncation_side": "right"}
+  if max_length:
+    config["model_max_length"] = max_length
+  if text.vocabulary == "sentence_piece":
+    config |= _write_sentencepiece(folder, path)
+  else:
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    config["model_input_names"] = inputs if token_types else inputs[::2]
+    config |= _copy_vocab_txt(folder, path) if path.suffix == ".txt" else _copy_tokenizer_json(folder, path)
+  special = {key: value for key, value in config.items() if key.endswith("_token")}
+  _write_json(folder / "special_tokens_map.json", special)
+  _write_json(folder / "tokenizer_config.json", config)
+
+
+def _write_sentencepiece(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
+  model = sentencepiece_tokenizer.read_model(path)
+  (folder / "tokenizer.json").write_text(sentencepiece_tokenizer.tokenizer_json(model), encoding="utf-8")
+  shutil.copyfile(path, folder / "spiece.model")
+  unknown = next(piece for piece, _, kind in model.pieces if kind == sentencepiece_tokenizer.UNKNOWN)
+  return {
+    # Not T5Tokenizer: transformers 5's builds its own normaliser and cuts, whatever tokenizer.json says.
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "pad_token": model.pieces[0][0],
+    "eos_token": model.pieces[sentencepiece_tokenizer.EOS][0],
+    "unk_token": unknown,
+    # "</s>" in a text is four letters, as for SentencePiece.
+    "split_special_tokens": True,
+    "model_input_names": ["input_ids", "attention_mask"],
+  }
+
+
+def _copy_tokenizer_json(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
+  tokenizer = read_json(path)
+  shutil.copyfile(path, folder / "tokenizer.json")
+  vocabulary = tokenizer.get("model", {}).get("vocab", {})
+  if not isinstance(vocabulary, dict):
+    raise UserError(
+      f"{path}: not the tokenizer.json of a BERT: its vocabulary is no table from pieces to ids."
+    )
+  tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+  if [vocabulary[token] for token in tokens] == list(range(len(tokens))):  # what vocab.txt can express
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+  # Not BertTokenizer: transformers 5's builds its own normaliser, whatever tokenizer.json says.
+  known = set(vocabulary) | {token.get("content") for token in tokenizer.get("added_tokens") or []}
+  special = {key: token for key, token in BERT_TOKENS.items() if token in known}
+  return {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+
+
+def _copy_vocab_txt(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
+  shutil.copyfile(path, folder / "vocab.txt")
+  beside = path.parent / "tokenizer_config.json"
+  source = read_json(beside) if beside.exists() else {}
+  options = {key: source[key] for key in VOCAB_TXT_OPTIONS if key in source}
+  return {"tokenizer_class": "BertTokenizer", **BERT_TOKENS, **options}
+
+
+def _write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
+  path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

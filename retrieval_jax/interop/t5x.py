@@ -204,13 +204,8 @@ def _tower(parts: Parts, side: Side, left: list[Parameter], checkpoint: pathlib.
 def _left_groups(leaves: Leaves) -> list[Parameter]:
   """Returns one line for all of the optimizer's state, and one for each other group that is no parameters."""
   groups = Counter(name.partition("/")[0] for name in leaves.by_name if not name.startswith(TARGET))
+  kinds = {group: "optimizer state" if group == STATE else "not parameters" for group in groups}
   return [
-    Parameter(
-      f"{group}/*",
-      "",
-      "left",
-      (),
-      f"{'optimizer state' if group == STATE else 'no parameters'}, {count} arrays",
-    )
+    Parameter(f"{group}/*", "", "left", (), f"{kinds[group]}, {count} array{'s' if count > 1 else ''}")
     for group, count in sorted(groups.items())
   ]

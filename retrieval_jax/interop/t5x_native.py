@@ -42,7 +42,9 @@ def leaves(folder: pathlib.Path) -> Leaves:
   store = t5x_zarr.open_folders(folder)
   by_name: dict[str, np.ndarray | Stored] = {}
   for name, leaf in _flat(contents["optimizer"]):
-    if isinstance(leaf, dict):
+    if isinstance(leaf, dict) and PIECES in leaf:
+      by_name[name] = _joined(leaf, f"{path}: {name}")
+    elif isinstance(leaf, dict):
       by_name[name] = _stored(leaf, f"{path}: {name}", from_uint16=version < BFLOAT16_VERSION)
     elif isinstance(leaf, np.ndarray):
       by_name[name] = as_bfloat16(leaf) if version < BFLOAT16_VERSION else leaf
@@ -103,17 +105,25 @@ def _array(code: int, data: bytes) -> np.ndarray:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-  """Yields the leaves of flax's state: arrays, numbers, and descriptions of zarr arrays. None is no leaf."""
+  """Yields the leaves of flax's state: arrays, numbers, arrays in pieces, descriptions of zarr arrays; not None."""
   for key, value in tree.items():
     name = f"{prefix}{key}"
-    if isinstance(value, dict) and PIECES in value:
-      pieces = [value["chunks"][str(i)] for i in range(len(value["chunks"]))]
-      shape = [value["shape"][str(i)] for i in range(len(value["shape"]))]
-      yield name, np.concatenate(pieces).reshape(shape)
-    elif isinstance(value, dict) and not isinstance(value.get("driver"), str):
+    if isinstance(value, dict) and PIECES not in value and not isinstance(value.get("driver"), str):
       yield from _flat(value, f"{name}/")
     elif value is not None:
       yield name, value
+
+
+def _joined(pieces: Mapping[str, Any], place: str) -> np.ndarray:
+  """Returns an array that flax cut into flat pieces."""
+  try:
+    flat = [pieces["chunks"][str(i)] for i in range(len(pieces["chunks"]))]
+    shape = [pieces["shape"][str(i)] for i in range(len(pieces["shape"]))]
+    return np.concatenate(flat).reshape(shape)
+  except (KeyError, TypeError, ValueError) as error:
+    raise UserError(
+      f"{place} is an array in pieces, and they are damaged ({error}). Copy the checkpoint again."
+    ) from None
 
 
 def _stored(spec: Mapping[str, Any], place: str, *, from_uint16: bool) -> Stored:

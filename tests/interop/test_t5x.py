@@ -166,7 +166,7 @@ def test_report_of_a_plain_checkpoint(sde, saved):
   assert report[0] == Parameter(
     "target/token_embedder/embedding", "token_embedder/embedding", "taken", (VOCAB, WIDTH)
   )
-  assert report.of("left") == [Parameter("state/*", "", "left", (), "optimizer state, 1 arrays")]
+  assert report.of("left") == [Parameter("state/*", "", "left", (), "optimizer state, 1 array")]
 
 
 def test_report_of_scanned_layers(sde, saved):
@@ -551,11 +551,16 @@ def test_oracle_embeddings_through_a_checkpoint(oracles, saved, tmp_path, oracle
   model = t5x.read(t5x.write(tmp_path / "again", t5x.read(saved(of_params(archive)))))
   sides = ((model.query, "left"), (model.passage or model.query, "right"))
   for side, name in sides:
-    fields = side.spec.encoder.fields
-    sizes = {key: fields[key] for key in ("num_layers", "num_heads", "head_dim", "embed_dim", "mlp_dim")}
-    ours = Tower(T5Encoder(**sizes), vocab_size=side.spec.vocab_size, projection_dim=side.spec.projection_dim)
+    spec = side.spec
+    tower = Tower(
+      T5Encoder(**spec.encoder.fields),
+      vocab_size=spec.vocab_size,
+      projection_dim=spec.projection_dim,
+      pooling=spec.pooling,
+      normalize=spec.normalize,
+    )
     params = jax.tree.map(jnp.asarray, side.params)
-    got = jax.jit(lambda p, tokens, ours=ours: ours.apply({"params": p}, tokens, train=False))(
+    got = jax.jit(lambda p, tokens, tower=tower: tower.apply({"params": p}, tokens, train=False))(
       params, archive[f"{name}_tokens"]
     )
     assert_allclose(got, archive[f"{name}_emb"], atol=1e-5)

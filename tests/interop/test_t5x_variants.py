@@ -308,6 +308,11 @@ def index_with_objects(native: pathlib.Path) -> None:
   (native / "checkpoint").write_bytes(pack({"optimizer": {"a": objects}}))
 
 
+def index_with_a_lost_piece(native: pathlib.Path) -> None:
+  pieces = {"__msgpack_chunked_array__": True, "shape": {"0": 4}, "chunks": {"0": packed(np.ones(3))}}
+  (native / "checkpoint").write_bytes(pack({"optimizer": {"a": pieces}}))
+
+
 def later_version(native: pathlib.Path) -> None:
   rewrite_index(native, lambda spec, folder: spec, version=4)
 
@@ -357,6 +362,7 @@ DAMAGE = [
   (index_with_another_extension, r"checkpoint_3/checkpoint: damaged .*extension type 7, expected arrays"),
   (index_with_short_array, r"checkpoint_3/checkpoint: damaged"),
   (index_with_objects, r"checkpoint_3/checkpoint: damaged .*values of type object, expected numbers"),
+  (index_with_a_lost_piece, r"checkpoint_3/checkpoint: a is an array in pieces, and they are damaged"),
   (later_version, r"checkpoint_3/checkpoint: T5X checkpoint version 4; versions 1 to 3"),
   (another_driver, r"is stored as 'json' in 'file'; expected 'zarr'"),
   (a_path_outside, r"lies at '../secret/'; expected the name of a folder beside the file"),

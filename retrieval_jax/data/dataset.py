@@ -47,7 +47,7 @@ def load(source: Source, inputs: TextInputs, *, cache: pathlib.Path | None = Non
 
   Args:
     source: a TaskSource, BeirFolder or TsvPairs.
-    inputs: the model's vocabulary, lengths and prefixes.
+    inputs: the model's vocabularies, lengths, prefixes and title template.
     cache: the folder of derived data; `paths.cache_dir()` if None.
 
   Raises: UserError if the task or split is unknown, or the data are empty or contradict themselves.

@@ -7,10 +7,12 @@ gin file exchanges the model and no Task changes. One example is one (query, pos
     inputs       string  the query's text
     passage_id   string  which passage
     targets      string  the passage's text
+    title        string  optional, default "": the passage's title, which `targets` is then without. The model's
+                         passage_template joins them; people, and BM25, see "title text"
     relevance    int32   optional, default 1; > 0 is a positive, <= 0 is judged and not one
 
 Splits of pairs are train, dev and test, as far as they exist. A split "corpus" holds passages alone (passage_id,
-targets): the rows that evaluation searches, and the passage rows of every other split. Without it, a split's
+targets, title): the rows that evaluation searches, and the passage rows of every other split. Without it, a split's
 passages are those of its own pairs. Ids are opaque strings, unique within a Task.
 """
 
@@ -29,6 +31,7 @@ QUERY_ID: Final = "query_id"
 QUERY: Final = "inputs"
 PASSAGE_ID: Final = "passage_id"
 PASSAGE: Final = "targets"
+TITLE: Final = "title"
 RELEVANCE: Final = "relevance"
 CORPUS: Final = "corpus"
 
@@ -52,15 +55,23 @@ class TextTask(NamedTuple):
 
 
 def pair(
-  query_id: str, query: str, passage_id: str, passage: str, relevance: int = 1
+  query_id: str, query: str, passage_id: str, passage: str, relevance: int = 1, *, title: str = ""
 ) -> dict[str, str | int]:
-  """Returns one example of a split of pairs."""
-  return {QUERY_ID: query_id, QUERY: query, PASSAGE_ID: passage_id, PASSAGE: passage, RELEVANCE: relevance}
+  """Returns one example of a split of pairs; a passage without a title has no such feature."""
+  titled = {TITLE: title} if title else {}
+  return {
+    QUERY_ID: query_id,
+    QUERY: query,
+    PASSAGE_ID: passage_id,
+    PASSAGE: passage,
+    **titled,
+    RELEVANCE: relevance,
+  }
 
 
-def passage(passage_id: str, text: str) -> dict[str, str | int]:
-  """Returns one example of the split "corpus"."""
-  return {PASSAGE_ID: passage_id, PASSAGE: text}
+def passage(passage_id: str, text: str, *, title: str = "") -> dict[str, str | int]:
+  """Returns one example of the split "corpus"; a passage without a title has no such feature."""
+  return {PASSAGE_ID: passage_id, PASSAGE: text, **({TITLE: title} if title else {})}
 
 
 def register(task: TextTask) -> None:
@@ -100,6 +111,7 @@ def seqio_features() -> Mapping[str, Any]:
     QUERY: feature(tf.string, False),
     PASSAGE_ID: feature(tf.string, True),
     PASSAGE: feature(tf.string, True),
+    TITLE: feature(tf.string, False),
     RELEVANCE: feature(tf.int32, False),
   }
 
@@ -129,7 +141,9 @@ def _dataset_function(task: TextTask) -> Callable[..., Any]:
     del shuffle_files  # the order is the reader's: Batchers shuffle
     import tensorflow as tf
 
-    names = [PASSAGE_ID, PASSAGE] if split == CORPUS else [QUERY_ID, QUERY, PASSAGE_ID, PASSAGE, RELEVANCE]
+    names = [PASSAGE_ID, PASSAGE, TITLE]
+    if split != CORPUS:
+      names += [QUERY_ID, QUERY, RELEVANCE]
     dtypes = {name: tf.int32 if name == RELEVANCE else tf.string for name in names}
     signature = {name: tf.TensorSpec((), dtype) for name, dtype in dtypes.items()}
     return tf.data.Dataset.from_generator(lambda: _tensor_values(task, split), output_signature=signature)
@@ -144,7 +158,7 @@ def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, bytes | int
       yield {
         # Unpaired surrogates (JSON can spell them) have no UTF-8: they become question marks.
         name: value.encode("utf-8", errors="replace") if isinstance(value, str) else value
-        for name, value in example.items()
+        for name, value in ({TITLE: ""} | dict(example)).items()
       }
   except UserError as error:
     _ERRORS[task.name] = error

@@ -18,7 +18,7 @@ from retrieval_jax.data.text_rows import RowWriter, TextRows
 from retrieval_jax.data.text_table import TextWriter
 from retrieval_jax.errors import UserError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MOST_MISSING = 0.01  # beyond this share of dangling judgements the corpus is of another version than they
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
 def _write_corpus(source: Source, folder: pathlib.Path) -> None:
   rows = RowWriter(folder / "passages")
   for example in _progress(source, features.CORPUS):
-    rows.add(str(example[features.PASSAGE_ID]), str(example[features.PASSAGE]))
+    rows.add(*_passage(example))
   rows.finish(f"{source.name}, split {features.CORPUS}, passages")
 
 
@@ -86,7 +86,7 @@ def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | No
   grades = array("i")
   for example in _progress(source, source.split):
     queries.add(str(example[features.QUERY_ID]), str(example[features.QUERY]))
-    passages.add(str(example[features.PASSAGE_ID]), str(example[features.PASSAGE]))
+    passages.add(*_passage(example))
     grades.append(int(example.get(features.RELEVANCE, 1)))
   query_rows = queries.finish(f"{where}, queries")
   passage_rows = passages.finish(f"{where}, passages")
@@ -98,6 +98,12 @@ def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | No
     num_queries=int(query_rows.max()) + 1,
   )
   relevance.save(folder / "relevance.npz")
+
+
+def _passage(example: features.Example) -> tuple[str, str, str]:
+  """Returns id, text and title."""
+  title = str(example.get(features.TITLE, "")).strip()
+  return str(example[features.PASSAGE_ID]), str(example[features.PASSAGE]), title
 
 
 def _progress(source: Source, split: str) -> Iterator[features.Example]:
@@ -113,9 +119,9 @@ class RowLookup:
     self._folder = folder
     self._ids = TextWriter(folder, "wanted")
 
-  def add(self, id: str, text: str) -> None:
-    """Notes a wanted id; the text is the corpus's own."""
-    del text
+  def add(self, id: str, text: str, title: str) -> None:
+    """Notes a wanted id; text and title are the corpus's own."""
+    del text, title
     self._ids.add(id)
 
   def finish(self, where: str) -> Int[np.ndarray, "e"]:

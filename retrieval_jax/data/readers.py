@@ -18,7 +18,7 @@ from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
 LOG = logging.getLogger(__name__)
-TSV_COLUMNS = ("query", "passage", "query_id", "passage_id", "relevance")
+TSV_COLUMNS = ("query", "passage", "query_id", "passage_id", "relevance", "title")
 
 Path = str | os.PathLike[str]
 
@@ -57,8 +57,8 @@ def read_lines(path: Path) -> Iterator[Line]:
 def read_tsv_pairs(path: Path) -> Iterator[features.Example]:
   """Yields the pairs of a TSV file: columns query and passage, or those that a header line names.
 
-  A header names at least `query` and `passage`; `query_id`, `passage_id` and `relevance` (an integer) may follow in
-  any order. Without an id column equal texts are one query or passage. Costs no memory.
+  A header names at least `query` and `passage`; `query_id`, `passage_id`, `relevance` (an integer) and `title` (the
+  passage's) may follow in any order. Without an id column equal texts are one query or passage. Costs no memory.
 
   Raises: UserError with file and line number for a line with another number of columns (a tab or a line end
   inside a text shows up so), a relevance that is no int32, or a first line that looks like a header and is none.
@@ -78,12 +78,14 @@ def read_tsv_pairs(path: Path) -> Iterator[features.Example]:
         "must hold neither tabs nor line ends."
       )
     row = dict(zip(header, values, strict=True))
+    title = row.get("title", "").strip()
     yield features.pair(
       row.get("query_id", text_id(row["query"])),
       row["query"],
-      row.get("passage_id", text_id(row["passage"])),
+      row.get("passage_id", text_id(f"{title}\t{row['passage']}" if title else row["passage"])),
       row["passage"],
       _grade(row.get("relevance", "1"), line.where),
+      title=title,
     )
 
 
@@ -95,7 +97,7 @@ def _tsv_header(values: list[str], where: str) -> list[str]:
         f"{where}: the header {values} must name each of {', '.join(TSV_COLUMNS)} at most once."
       )
     return values
-  if any(value.strip().lower() in TSV_COLUMNS for value in values):
+  if any(value.strip().lower() in TSV_COLUMNS[:5] for value in values):  # "title" alone may well be a query
     raise UserError(
       f"{where}: the first line {values} looks like a header but is none. Column names: {', '.join(TSV_COLUMNS)}, in "
       "lower case without spaces, at least query and passage. If it is a pair, put the line query<TAB>passage above it."
@@ -152,12 +154,13 @@ def beir_file(path: Path, name: str) -> pathlib.Path:
 
 
 def read_beir_corpus(path: Path) -> Iterator[features.Example]:
-  """Yields the passages of corpus.jsonl. Text is "{title} {text}", stripped; a missing, null or "" title is none.
+  """Yields the passages of corpus.jsonl, title and text stripped; a missing, null or blank title is none.
 
   Raises: UserError with file and line number for a line that is no JSON object with _id and text.
   """
   for record, _ in _json_lines(beir_file(path, "corpus.jsonl")):
-    yield features.passage(record["_id"], f"{record.get('title') or ''} {record['text']}".strip())
+    title = str(record.get("title") or "").strip()
+    yield features.passage(record["_id"], record["text"].strip(), title=title)
 
 
 def read_beir_folder(path: Path, split: str) -> Iterator[features.Example]:

@@ -86,7 +86,7 @@ class TaskSource(NamedTuple):
         f"the Task {self.task!r}, split {split!r}, has the features {', '.join(sorted(dataset.element_spec))}; "
         f"a text task needs {', '.join(sorted(needed))} (retrieval_jax/data/features.py)."
       )
-    wanted = [name for name in (*needed, features.RELEVANCE) if name in dataset.element_spec]
+    wanted = [name for name in (*needed, features.TITLE, features.RELEVANCE) if name in dataset.element_spec]
     with features.reader_errors(self.task):
       for example in dataset.as_numpy_iterator():
         yield {name: _plain(name, example[name]) for name in wanted}

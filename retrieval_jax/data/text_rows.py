@@ -1,6 +1,8 @@
-"""Rows of (id, text) on disk: written as a stream, read by row number, found by id."""
+"""Rows of (id, text, perhaps title) on disk: written as a stream, read by row number, found by id."""
 
 import pathlib
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 from jaxtyping import Int
@@ -15,7 +17,8 @@ ORDER = np.dtype([("hash", np.uint64), ("row", np.int64)])  # sorted by hash: th
 class TextRows:
   """The rows that a RowWriter wrote, memory-mapped.
 
-  Attributes: ids, texts (sequences of strings, read from disk when asked for).
+  Attributes (sequences of strings, read from disk when asked for): ids; texts, as people see them, a title before
+  the text; bodies, the texts without titles; titles, or None where no row has one.
 
   Raises: UserError if a file is damaged.
   """
@@ -24,11 +27,19 @@ class TextRows:
     self.folder = folder
     with reading(folder):
       self.ids = TextTable.open(folder, "ids")
-      self.texts = TextTable.open(folder, "texts")
+      self.bodies = TextTable.open(folder, "texts")
+      self.titles = TextTable.open(folder, "titles") if (folder / "titles.npy").exists() else None
+      self.texts = self.bodies if self.titles is None else TitledTexts(self.titles, self.bodies)
       self._order = np.load(folder / "order.npy", mmap_mode="r")
 
   def __len__(self) -> int:
     return len(self.ids)
+
+  def passages(self, rows: slice) -> list[str] | list[tuple[str, str]]:
+    """Returns the texts of consecutive rows, as (title, text) where there are titles."""
+    if self.titles is None:
+      return self.bodies[rows]
+    return list(zip(self.titles[rows], self.bodies[rows], strict=True))
 
   def row_of(self, id: str) -> int:
     """Returns the row with this id, by a binary search on disk.
@@ -46,47 +57,85 @@ class TextRows:
     return np.where(self._order["hash"][places] == hashes, self._order["row"][places], -1)
 
 
+class TitledTexts(Sequence[str]):
+  """The texts of rows, each behind its title, read from disk when asked for."""
+
+  def __init__(self, titles: TextTable, bodies: TextTable):
+    self._titles, self._bodies = titles, bodies
+
+  def __len__(self) -> int:
+    return len(self._bodies)
+
+  @overload
+  def __getitem__(self, index: int) -> str: ...
+  @overload
+  def __getitem__(self, index: slice) -> list[str]: ...
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return self.take(range(*index.indices(len(self))))
+    return titled(self._titles[index], self._bodies[index])
+
+  def take(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> list[str]:
+    """Returns the texts of the given rows."""
+    return [self[int(row)] for row in rows]
+
+  def __iter__(self) -> Iterator[str]:
+    return (self[row] for row in range(len(self)))
+
+
+def titled(title: str, text: str) -> str:
+  """Returns what people see of a passage: "title text"."""
+  return f"{title} {text}".strip() if title else text
+
+
 class RowWriter:
   """Writes rows in the order in which their ids first come; an id that comes again is the same row.
 
-  Memory: 48 bytes an `add`. Text that comes again at once (the pairs of one query) is written once.
+  Memory: 72 bytes an `add`. Text that comes again at once (the pairs of one query) is written once.
   """
 
   def __init__(self, folder: pathlib.Path):
     folder.mkdir()
     self._folder = folder
-    self._ids, self._texts = TextWriter(folder, "ids"), TextWriter(folder, "texts")
-    self._last: tuple[str, str] | None = None
+    self._ids, self._texts, self._titles = (TextWriter(folder, name) for name in ("ids", "texts", "titles"))
+    self._any_title = False
+    self._last: tuple[str, str, str] | None = None
 
-  def add(self, id: str, text: str) -> None:
+  def add(self, id: str, text: str, title: str = "") -> None:
     """Appends a row, or repeats an earlier one."""
-    if (id, text) == self._last:
-      self._ids.repeat()
-      self._texts.repeat()
+    if (id, text, title) == self._last:
+      for column in (self._ids, self._texts, self._titles):
+        column.repeat()
       return
     self._ids.add(id)
     self._texts.add(text)
-    self._last = (id, text)
+    self._titles.add(title)
+    self._any_title |= bool(title)
+    self._last = (id, text, title)
 
   def finish(self, where: str) -> Int[np.ndarray, "e"]:
     """Writes the tables; returns the row of each `add`.
 
-    Raises: UserError, beginning with `where`, if there is no row or if an id came with two texts.
+    Raises: UserError, beginning with `where`, if there is no row or if an id came with two texts or titles.
     """
-    hashes, text_hashes = self._ids.hashes, self._texts.hashes
+    hashes = self._ids.hashes
     if not len(hashes):
       raise UserError(f"{where}: no rows. Check the path, the split's name and any filter of the data.")
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    differs = np.flatnonzero(text_hashes != text_hashes[first][inverse])
+    differs = np.flatnonzero(self._differs(first[inverse]))
     if differs.size:
       later, earlier = int(differs[0]), int(first[inverse[differs[0]]])
       raise UserError(
-        f"{where}: the id {self._ids.read(later)!r} comes with two texts: {_short(self._texts.read(earlier))} and "
-        f"{_short(self._texts.read(later))}. Ids must be unique: correct the text, or give one of them another id."
+        f"{where}: the id {self._ids.read(later)!r} comes with two texts: {self._shown(earlier)} and "
+        f"{self._shown(later)}. Ids must be unique: correct the text, or give one of them another id."
       )
     by_coming = np.argsort(first)
     self._ids.close(first[by_coming])
     self._texts.close(first[by_coming])
+    self._titles.close(first[by_coming])
+    if not self._any_title:
+      for path in self._folder.glob("titles.*"):
+        path.unlink()
     rows = np.empty(len(unique), np.int64)
     rows[by_coming] = np.arange(len(unique))
     order = np.empty(len(unique), ORDER)
@@ -94,6 +143,11 @@ class RowWriter:
     np.save(self._folder / "order.npy", order)
     return rows[inverse]
 
+  def _differs(self, first: Int[np.ndarray, "e"]) -> np.ndarray:
+    """Returns whether each `add` had another text or title than the add `first` of its id."""
+    columns = [self._texts.hashes] + ([self._titles.hashes] if self._any_title else [])
+    return np.any([column != column[first] for column in columns], axis=0)
 
-def _short(text: str) -> str:
-  return repr(text if len(text) <= 80 else text[:80] + "...")
+  def _shown(self, index: int) -> str:
+    text = titled(self._titles.read(index), self._texts.read(index))
+    return repr(text if len(text) <= 80 else text[:80] + "...")

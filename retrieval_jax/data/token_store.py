@@ -25,7 +25,8 @@ class TokenStore:
     lengths: int32 [num_rows], the tokens of each row up to its last one that is not padding.
     identity: int32 [num_rows], the first row with the same tokens. Rows with equal texts are one identity: one
       must not be the other's negative.
-    ids, texts: sequences of strings, read from disk when asked for. Texts are without the model's prefix.
+    ids, texts: sequences of strings, read from disk when asked for. Texts are as people see them: a title and a
+      space before the text, without the model's prefix and template.
     fingerprint: a hash of the texts' source and of all that decides the tokens.
   """
 
@@ -68,24 +69,26 @@ def token_store(
 ) -> TokenStore:
   """Returns the store of the text rows in a folder, tokenised at the first call.
 
-  The store's folder is cache/tokens/<fingerprint>: another source, vocabulary, length or prefix is another store.
+  The store's folder is cache/tokens/<fingerprint>: another source, vocabulary, length, prefix or (where there
+  are titles) template is another store.
   Tokens take 2 bytes each where the vocabulary has at most 65,536 entries, else 4.
 
   Args:
     texts: a folder of text rows (text_rows.py).
-    inputs: vocabulary, length and prefix of this side.
+    inputs: vocabulary, length, prefix and template of this side.
     source: the fingerprint of the texts.
     name: for the progress bar, such as "pydocs passages".
     cache: the folder of derived data.
   """
+  rows = TextRows(texts)
   definition = {
     "format": FORMAT_VERSION,
     "source": source,
     "vocabulary": inputs.vocabulary.fingerprint,
     "length": inputs.length,
     "prefix": inputs.prefix,
+    "template": None if rows.titles is None else inputs.template,
   }
-  rows = TextRows(texts)
   folder = built_folder(
     cache / "tokens" / short_hash(definition),
     definition=definition,
@@ -103,7 +106,7 @@ def _tokenise(rows: TextRows, folder: pathlib.Path, inputs: SideInputs, name: st
   digests = np.zeros((len(rows), 2), np.uint64)
   with tqdm(total=len(rows), desc=f"tokenise {name}", unit=" texts", mininterval=1.0) as bar:
     for start in range(0, len(rows), CHUNK):
-      chunk = inputs.tokens(rows.texts[start : start + CHUNK])
+      chunk = inputs.tokens(rows.passages(slice(start, start + CHUNK)))
       span = slice(start, start + len(chunk))
       tokens[span] = chunk
       lengths[span] = row_lengths(chunk)

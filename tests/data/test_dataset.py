@@ -72,16 +72,16 @@ def test_padding_has_weight_0_and_no_rows(data: RetrievalData):
   assert batch.query_rows.tolist() == [1, -1, 0]
   assert batch.passage_rows[:2].tolist() == [2, -1]
   assert batch.positives.tolist() == [[2, -1], [-1, -1], [0, 1]]
-  assert not batch.query_tokens[1].any()
-  assert not batch.passage_tokens[1].any()
-  assert [column.dtype for column in batch[:6]] == [np.int32] * 5 + [np.float32]
+  assert not np.asarray(batch.query_tokens)[1].any()
+  assert not np.asarray(batch.passage_tokens)[1].any()
+  assert [np.asarray(column).dtype for column in batch[:6]] == [np.int32] * 5 + [np.float32]
   assert all(isinstance(column, np.ndarray) for column in batch[:6])
 
 
 def test_a_batch_of_padding_alone(data: RetrievalData):
   batch = make_batch(data, np.array([-1, -1]), seed=0, epoch=0)
   assert not batch.weights.any()
-  assert not batch.passage_tokens.any()
+  assert not np.asarray(batch.passage_tokens).any()
 
 
 def test_indices_out_of_range(data: RetrievalData):
@@ -94,7 +94,9 @@ def test_the_drawn_positive_depends_on_seed_epoch_and_query_alone(inputs: TextIn
   data = load(ListSource({"train": pairs}), inputs, cache=tmp_path)
   everything = np.arange(40)
   whole = make_batch(data, everything, seed=3, epoch=1).passage_rows
-  backwards = np.concatenate([make_batch(data, [i], seed=3, epoch=1).passage_rows for i in everything[::-1]])
+  backwards = np.concatenate(
+    [make_batch(data, np.array([i]), seed=3, epoch=1).passage_rows for i in everything[::-1]]
+  )
   assert whole.tolist() == backwards[::-1].tolist()
   assert whole.tolist() != make_batch(data, everything, seed=3, epoch=2).passage_rows.tolist()
   assert whole.tolist() != make_batch(data, everything, seed=4, epoch=1).passage_rows.tolist()
@@ -252,6 +254,38 @@ def test_an_unknown_split_lists_those_there_are(toy: ListSource, inputs: TextInp
   for split in ("validation", "corpus"):
     with pytest.raises(UserError, match=f"toy has no split '{split}'; its splits of pairs: train"):
       load(toy._replace(split=split), inputs, cache=tmp_path)
+
+
+def test_titles_are_joined_by_the_models_template(inputs: TextInputs, tmp_path: pathlib.Path):
+  pairs = [
+    features.pair("q1", "red", "p1", "a b", title="c"),
+    features.pair("q2", "blue", "p2", "d"),
+    features.pair("q3", "green", "p3", "", title="e"),
+  ]
+  source = ListSource({"train": pairs}, log=tmp_path / "log")
+  data = load(source, inputs, cache=tmp_path)
+  assert list(data.passages.texts) == ["c a b", "d", "e"]
+  assert data.passages.gather([0, 1, 2])[:, :6].tolist() == [
+    [2, 6, 4, 5, 3, 0],
+    [2, 7, 3, 0, 0, 0],
+    [2, 8, 3, 0, 0, 0],
+  ]
+  other = load(
+    source, inputs._replace(passage_template="{text} ? {title}", passage_prefix="e "), cache=tmp_path
+  )
+  assert other.passages.gather([0, 1]).tolist() == [[2, 8, 4, 5, 13, 6, 3, 0], [2, 8, 7, 3, 0, 0, 0, 0]]
+  assert list(other.passages.texts) == list(data.passages.texts)
+  assert other.queries.fingerprint == data.queries.fingerprint
+  assert source.log is not None
+  assert source.log.read_text() == "train\n"
+
+
+def test_a_template_does_not_concern_data_without_titles(
+  toy: ListSource, inputs: TextInputs, tmp_path: pathlib.Path
+):
+  first = load(toy, inputs, cache=tmp_path)
+  second = load(toy, inputs._replace(passage_template="{title}: {text}"), cache=tmp_path)
+  assert first.fingerprint == second.fingerprint
 
 
 def test_text_inputs_describe_themselves(inputs: TextInputs):

@@ -83,6 +83,15 @@ def test_tsv_with_a_header_in_any_order(tmp_path: pathlib.Path):
   assert list(read_tsv_pairs(path)) == [features.pair(" 7 ", "q", "01", "p", -1)]
 
 
+def test_tsv_with_titles(tmp_path: pathlib.Path):
+  path = write(tmp_path / "x.tsv", "query\tpassage\ttitle", "q\tp\t t ", "q\tp\t", "q\tp\tu")
+  pairs = list(read_tsv_pairs(path))
+  assert [pair.get("title") for pair in pairs] == ["t", None, "u"]
+  assert len({pair["passage_id"] for pair in pairs}) == 3
+  assert pairs[1] == features.pair(text_id("q"), "q", text_id("p"), "p")
+  assert len(list(read_tsv_pairs(write(tmp_path / "y.tsv", "title\ta query may be this word")))) == 1
+
+
 @pytest.mark.parametrize(
   "lines, message",
   [
@@ -103,11 +112,11 @@ def test_tsv_mistakes_name_file_and_line(tmp_path: pathlib.Path, lines: list[str
 
 def test_beir_titles_and_ids(beir: pathlib.Path):
   assert list(read_beir_corpus(beir)) == [
-    features.passage("01", "Cats purr"),
+    features.passage("01", "purr", title="Cats"),
     features.passage("1", f"null {HARD}"),
     features.passage("1e3", "empty"),
     features.passage(" a ", "absent"),
-    features.passage("🙂", "only a title"),
+    features.passage("🙂", "", title="only a title"),
   ]
 
 

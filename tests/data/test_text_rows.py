@@ -48,6 +48,40 @@ def test_one_id_with_two_texts_shows_both(tmp_path: pathlib.Path):
     writer.finish("toy")
 
 
+def test_titles(tmp_path: pathlib.Path):
+  writer = RowWriter(tmp_path / "rows")
+  for id, text, title in (("a", "x", "T"), ("a", "x", "T"), ("b", "y", ""), ("c", "", "U")):
+    writer.add(id, text, title)
+  assert writer.finish("toy").tolist() == [0, 0, 1, 2]
+  rows = TextRows(tmp_path / "rows")
+  assert list(rows.texts) == ["T x", "y", "U"]
+  assert (rows.texts[-1], rows.texts[:2], rows.texts.take([1, 0]), len(rows.texts)) == (
+    "U",
+    ["T x", "y"],
+    ["y", "T x"],
+    3,
+  )
+  assert rows.passages(slice(1, 3)) == [("", "y"), ("U", "")]
+  with pytest.raises(IndexError):
+    rows.texts[3]
+
+
+def test_rows_without_titles_have_no_such_file(tmp_path: pathlib.Path):
+  writer = RowWriter(tmp_path / "rows")
+  writer.add("a", "x")
+  writer.finish("toy")
+  assert not list(tmp_path.glob("rows/titles*"))
+  assert TextRows(tmp_path / "rows").passages(slice(0, 9)) == ["x"]
+
+
+def test_one_id_with_two_titles_shows_both(tmp_path: pathlib.Path):
+  writer = RowWriter(tmp_path / "rows")
+  writer.add("a", "x", "T")
+  writer.add("a", "x", "U")
+  with pytest.raises(UserError, match="toy: the id 'a' comes with two texts: 'T x' and 'U x'"):
+    writer.finish("toy")
+
+
 def test_no_rows(tmp_path: pathlib.Path):
   with pytest.raises(UserError, match=r"toy: no rows\. Check the path"):
     RowWriter(tmp_path / "rows").finish("toy")

@@ -11,13 +11,14 @@ from retrieval_jax.interop.foreign import TextSpec
 from retrieval_jax.interop.tensor_files import read_json
 
 WORD_PIECE: Final = ("tokenizer.json", "vocab.txt")
-SENTENCE_PIECE: Final = ("spiece.model", "spm.model", "sentencepiece.bpe.model")
+SENTENCE_PIECE: Final = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.json")
 
 # tokenizer_config.json writes 1e30 for "no limit".
 SANE_LENGTH: Final = 100_000
 
-# Of tokenizer_config.json, what decides the ids of a vocabulary that is only a vocab.txt.
-VOCAB_TXT_OPTIONS: Final = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+# Of tokenizer_config.json, what decides the ids of a vocabulary that is only a vocab.txt, with the values of an
+# uncased BERT.
+VOCAB_TXT_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 BERT_TOKENS: Final = {
   "unk_token": "[UNK]",
   "sep_token": "[SEP]",
@@ -25,17 +26,26 @@ BERT_TOKENS: Final = {
   "cls_token": "[CLS]",
   "mask_token": "[MASK]",
 }
+T5_TOKENS: Final = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
 def read_text(folder: pathlib.Path, *, family: str, max_positions: int | None) -> TextSpec:
-  """Returns what the tokenizer files say. No vocabulary: there is no file of the kind that the family's class reads.
+  """Returns what the tokenizer files say. No vocabulary: there is no file of the kind that the family's class reads,
+  or only a vocab.txt that is not an uncased BERT's.
 
   max_length: tokenizer_config.json's model_max_length, at most `max_positions`.
   """
   names, kind = (WORD_PIECE, "word_piece") if family == "bert" else (SENTENCE_PIECE, "sentence_piece")
   path = next((folder / name for name in names if (folder / name).exists()), None)
   config = folder / "tokenizer_config.json"
-  limit = read_json(config).get("model_max_length") if config.exists() else None
+  options = read_json(config) if config.exists() else {}
+  if (
+    path
+    and path.suffix == ".txt"
+    and not VOCAB_TXT_OPTIONS.items() <= {**VOCAB_TXT_OPTIONS, **options}.items()
+  ):
+    path = None
+  limit = options.get("model_max_length")
   sane = isinstance(limit, int | float) and 0 < limit <= SANE_LENGTH
   limits = [int(n) for n in (limit if sane else None, max_positions) if n]
   return TextSpec(kind if path else None, path, min(limits, default=None))
@@ -60,7 +70,8 @@ def write_tokenizer(
   if max_length:
     config["model_max_length"] = max_length
   if text.vocabulary == "sentence_piece":
-    config |= _write_sentencepiece(folder, path)
+    config["model_input_names"] = ["input_ids", "attention_mask"]
+    config |= _copy_t5_json(folder, path) if path.suffix == ".json" else _write_sentencepiece(folder, path)
   else:
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     config["model_input_names"] = inputs if token_types else inputs[::2]
@@ -83,8 +94,14 @@ def _write_sentencepiece(folder: pathlib.Path, path: pathlib.Path) -> dict[str, 
     "unk_token": unknown,
     # "</s>" in a text is four letters, as for SentencePiece.
     "split_special_tokens": True,
-    "model_input_names": ["input_ids", "attention_mask"],
   }
+
+
+def _copy_t5_json(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
+  if read_json(path).get("model", {}).get("type") != "Unigram":
+    raise UserError(f"{path}: not the tokenizer.json of a T5: its model is not Unigram.")
+  shutil.copyfile(path, folder / "tokenizer.json")
+  return {"tokenizer_class": "PreTrainedTokenizerFast", **T5_TOKENS}
 
 
 def _copy_tokenizer_json(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
@@ -108,7 +125,7 @@ def _copy_vocab_txt(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
   shutil.copyfile(path, folder / "vocab.txt")
   beside = path.parent / "tokenizer_config.json"
   source = read_json(beside) if beside.exists() else {}
-  options = {key: source[key] for key in VOCAB_TXT_OPTIONS if key in source}
+  options = {key: source.get(key, value) for key, value in VOCAB_TXT_OPTIONS.items()}
   return {"tokenizer_class": "BertTokenizer", **BERT_TOKENS, **options}
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,10 +57,17 @@ class Vocabulary(Protocol):
 
 
 class FileVocabulary:
-  """A vocabulary read from a file: what WordPiece and SentencePiece have in common."""
+  """A vocabulary read from a file: what WordPiece and SentencePiece have in common.
 
-  def __init__(self, path: str, tokenizer: Tokenizer, *, fingerprint: str, least: int):
+  path: as given. file: the file that it named. options: the other arguments, by name.
+  """
+
+  def __init__(
+    self, path: str, tokenizer: Tokenizer, *, options: Mapping[str, int], fingerprint: str, least: int
+  ):
     self.path = path
+    self.file = resolve(path).absolute()
+    self.options = dict(options)
     self.vocab_size = tokenizer.vocab_size
     self.fingerprint = fingerprint
     self._tokenizer = tokenizer
@@ -112,7 +119,8 @@ class WordPiece(FileVocabulary):
 
   def __init__(self, path: str, lowercase: bool = True):
     data = _read(path)
-    options = "" if lowercase else "cased"
+    options = {"lowercase": lowercase}
+    mark = "" if lowercase else "cased"
     if not is_json(data):
       tokenizer = bert_from_words(data, path, lowercase=lowercase)
     elif lowercase:
@@ -122,7 +130,7 @@ class WordPiece(FileVocabulary):
         f"{path}: lowercase=False is for a vocab.txt; a tokenizer.json says itself what it does with letter case. "
         "Leave it out."
       )
-    super().__init__(path, tokenizer, fingerprint=_fingerprint(self, data, options), least=2)
+    super().__init__(path, tokenizer, options=options, fingerprint=_fingerprint(self, data, mark), least=2)
 
 
 class SentencePiece(FileVocabulary):
@@ -156,17 +164,18 @@ class SentencePiece(FileVocabulary):
       raise UserError(f"extra_ids={extra_ids!r}: expected a whole number of at least 0; T5 has 100.")
     self._extra_ids = extra_ids
     self._seqio_has_it = not (is_json(data) or special_tokens)
-    options = f"{extra_ids} {special_tokens}" if extra_ids or special_tokens else ""
+    options = {"extra_ids": extra_ids, "special_tokens": special_tokens}
+    mark = f"{extra_ids} {special_tokens}" if extra_ids or special_tokens else ""
     if not is_json(data):
       tokenizer = SentencePieceFile(data, path, extra_ids=extra_ids, special_tokens=special_tokens)
-    elif not options:
+    elif not mark:
       tokenizer = t5_from_json(data, path)
     else:
       raise UserError(
         f"{path}: extra_ids and special_tokens are for a SentencePiece model file; a tokenizer.json has its own special "
         "tokens. Leave them out."
       )
-    super().__init__(path, tokenizer, fingerprint=_fingerprint(self, data, options), least=1)
+    super().__init__(path, tokenizer, options=options, fingerprint=_fingerprint(self, data, mark), least=1)
 
   def as_seqio(self) -> "seqio.Vocabulary":
     """Returns this vocabulary for seqio (loads TensorFlow): seqio's own class where it gives the same ids."""
@@ -174,7 +183,7 @@ class SentencePiece(FileVocabulary):
       return super().as_seqio()
     import seqio
 
-    return seqio.SentencePieceVocabulary(str(resolve(self.path)), extra_ids=self._extra_ids)
+    return seqio.SentencePieceVocabulary(str(self.file), extra_ids=self._extra_ids)
 
 
 def pad_rows(rows: Sequence[Int[np.ndarray, "_"]], length: int) -> Int[np.ndarray, "e l"]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import inspect
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,9 @@ class FileVocabulary:
     return seqio_vocabulary(self._tokenizer, self.fingerprint)
 
   def __repr__(self) -> str:
-    return f"{type(self).__name__}({self.path!r})"
+    usual = inspect.signature(type(self)).parameters
+    given = [f", {name}={value!r}" for name, value in self.options.items() if value != usual[name].default]
+    return f"{type(self).__name__}({self.path!r}{''.join(given)})"
 
 
 class WordPiece(FileVocabulary):

@@ -234,3 +234,8 @@ def test_options_are_in_the_fingerprint(words: pathlib.Path, pieces: pathlib.Pat
     for special in (False, True)
   } | {WordPiece(str(words), lowercase).fingerprint for lowercase in (True, False)}
   assert len(marks) == 6
+  assert repr(SentencePiece(model)) == f"SentencePiece({model!r})"
+  assert (
+    repr(SentencePiece(model, 100, True)) == f"SentencePiece({model!r}, extra_ids=100, special_tokens=True)"
+  )
+  assert repr(WordPiece(str(words), lowercase=False)) == f"WordPiece({str(words)!r}, lowercase=False)"

@@ -79,7 +79,11 @@ def _identity(kind: str, tower: ForeignTower) -> Any:
 def _write_transformer(folder: pathlib.Path, tower: ForeignTower) -> None:
   huggingface.write_encoder(folder, tower)
   length = _max_length(tower.text, tower.spec.encoder.fields)
-  write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+  settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+  if tower.spec.encoder.fields.get("token_types"):
+    # Without it transformers reports the missing layer over [CLS], which nothing uses, at every load.
+    settings["model_args"] = {"add_pooling_layer": False}
+  write_json(folder / "sentence_bert_config.json", settings)
 
 
 def _max_length(text: TextSpec, fields: Mapping[str, Any]) -> int | None:

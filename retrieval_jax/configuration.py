@@ -330,6 +330,29 @@ def section_str(roots: Iterable[str]) -> str:
   )
 
 
+def evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
+  """Returns the values of macros of one file, in a configuration of its own: the one in use is put back afterwards."""
+  import gin
+  from gin import config as gin_config
+
+  saved = {key: dict(value) for key, value in gin_config._CONFIG.items()}
+  operative = {key: dict(value) for key, value in gin_config._OPERATIVE_CONFIG.items()}
+  imports, singletons = set(gin_config._IMPORTS), dict(gin_config._SINGLETONS)
+  locked = gin_config._CONFIG_IS_LOCKED
+  gin.clear_config()
+  try:
+    parse([file], [], [])
+    with _translated(str(file.path)):
+      return [gin.get_configurable(f"{name}/{MACRO}")() for name in macros]
+  finally:
+    gin.clear_config()
+    gin_config._CONFIG.update(saved)
+    gin_config._OPERATIVE_CONFIG.update(operative)
+    gin_config._IMPORTS.update(imports)
+    gin_config._SINGLETONS.update(singletons)
+    gin_config._set_config_is_locked(locked)
+
+
 def finalize() -> None:
   """Locks the configuration; what gin itself still finds wrong is a UserError."""
   import gin

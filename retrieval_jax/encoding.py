@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,62 @@ from jaxtyping import Array, Float, Int, PyTree
 from tqdm import tqdm
 
 from retrieval_jax import progress
-from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.data.token_store import TokenStore
+from retrieval_jax.data.text_inputs import Text, TextInputs
 from retrieval_jax.errors import UserError
-from retrieval_jax.models.dual_encoder import TowerPair
+from retrieval_jax.models.dual_encoder import Side, TowerPair
 from retrieval_jax.partitioning import Partitioner
+
+SHOWN_ROWS: Final = 1000  # fewer are done before a progress bar could be read
+
+FEWEST_ROWS: Final = 8  # of a batch: fewer rows than that cost about the same
+
+
+@runtime_checkable
+class Rows(Protocol):
+  """Token rows by number: a TokenStore on disk, or RaggedRows in memory."""
+
+  @property
+  def lengths(self) -> Int[np.ndarray, "c"]: ...
+
+  @property
+  def length(self) -> int: ...
+
+  def gather(self, rows: Int[np.ndarray, "e"]) -> Int[np.ndarray, "e l"]: ...
+
+  def name(self, row: int) -> str: ...
+
+
+class RaggedRows(NamedTuple):
+  """Tokenised texts in memory, padded only when a batch is made. length: the longest that one may be."""
+
+  tokens: Sequence[Int[np.ndarray, "_"]]
+  length: int
+
+  @property
+  def lengths(self) -> Int[np.ndarray, "c"]:
+    """The number of tokens of each row."""
+    return np.array([len(row) for row in self.tokens], np.int32)
+
+  def gather(self, rows: Int[np.ndarray, "e"]) -> Int[np.ndarray, "e l"]:
+    """Returns the rows padded with 0 to the longest of them; row -1 is all padding."""
+    chosen = [self.tokens[row] if row >= 0 else () for row in rows]
+    padded = np.zeros((len(chosen), max(map(len, chosen))), np.int32)
+    for target, row in zip(padded, chosen, strict=True):
+      target[: len(row)] = row
+    return padded
+
+  def name(self, row: int) -> str:
+    """Returns what to call a row in a message."""
+    return f"text {row}"
 
 
 class Encoder(NamedTuple):
-  """A model with its parameters, ready to encode token stores.
+  """A model with its parameters, ready to encode tokens.
 
   tokens_per_batch: padded tokens of one device batch; bounds the activation memory. dtype: of the activations;
-  embeddings come out in float32. One compilation per length bucket: lengths are rounded up to multiples of 16 up to
-  128, then to powers of two (tried: 3.1 times the rate of padding to 128).
+  embeddings come out in float32. A batch has one of the few shapes of `shapes`, each compiled once, whatever is encoded
+  (lengths in multiples of 16 ran at 3.1 times the rate of padding to 128). While a batch is on the device the next is
+  gathered.
   """
 
   model: TowerPair
@@ -32,56 +75,67 @@ class Encoder(NamedTuple):
   tokens_per_batch: int = 8192
   dtype: str = "float32"
 
-  def queries(self, store: TokenStore) -> Float[np.ndarray, "q d"]:
-    """Returns the query tower's embeddings of every row of the store, float32, in row order."""
+  def queries(self, store: Rows) -> Float[np.ndarray, "q d"]:
+    """Returns the query tower's embeddings of every row, float32, in row order."""
     return self._encode("query", store)
 
-  def passages(self, store: TokenStore) -> Float[np.ndarray, "c d"]:
-    """Returns the passage tower's embeddings of every row of the store, float32, in row order."""
+  def passages(self, store: Rows) -> Float[np.ndarray, "c d"]:
+    """Returns the passage tower's embeddings of every row, float32, in row order."""
     return self._encode("passage", store)
 
-  def query_texts(self, texts: Sequence[str], inputs: TextInputs) -> Float[np.ndarray, "q d"]:
-    """Returns the query tower's embeddings of a few texts, tokenised with `inputs`, float32."""
-    tokens = inputs.query_tokens(texts)
-    padding = -len(texts) % self.partitioner.data_size
-    tokens = np.pad(tokens, ((0, padding), (0, 0)))
-    run = self._compiled("query")
-    return np.asarray(run(self.params, jnp.asarray(tokens)))[: len(texts)]
+  def texts(self, side: Side, texts: Sequence[Text], inputs: TextInputs) -> Float[np.ndarray, "e d"]:
+    """Returns the embeddings of texts in memory, tokenised with `inputs`, float32, in their order."""
+    own = inputs.query_side if side == "query" else inputs.passage_side
+    return self._encode(side, RaggedRows(own.ragged(texts), own.length))
 
-  def _compiled(self, side: str) -> Callable:
-    return _compiled(self.model, self.dtype, side, self.partitioner)
+  def shapes(self, longest: int) -> list[tuple[int, int]]:
+    """Returns every (rows, length) that a batch of rows of up to `longest` tokens can have: the most that compile."""
+    lengths = sorted({bucket(n, longest) for n in range(1, longest + 1)})
+    data_size = self.partitioner.data_size
+    return [(rows, n) for n in lengths for rows in row_counts(n, self.tokens_per_batch, multiple=data_size)]
 
-  def _encode(self, side: str, store: TokenStore) -> Float[np.ndarray, "c d"]:
-    run = self._compiled(side)
+  def _encode(self, side: Side, store: Rows) -> Float[np.ndarray, "c d"]:
+    run = _compiled(self.model, self.dtype, side, self.partitioner)
     title = f"encode {'queries' if side == 'query' else 'passages'}"
-    output = np.empty((store.num_rows, self.model.embed_dim), np.float32)
+    lengths = np.asarray(store.lengths)
+    output = np.empty((len(lengths), self.model.embed_dim), np.float32)
+    pending: tuple[np.ndarray, Array] | None = None
+
+    def finish() -> None:
+      if pending is not None:
+        rows, embedded = pending
+        real = rows >= 0
+        output[rows[real]] = np.asarray(embedded)[real]
+        bar.update(int(real.sum()))
+
     with tqdm(
-      total=store.num_rows,
+      total=len(lengths),
       desc=title,
       unit="row",
-      disable=jax.process_index() != 0,
+      disable=jax.process_index() != 0 or len(lengths) < SHOWN_ROWS,
       mininterval=progress.interval(),
     ) as bar:
       for rows, length in length_batches(
-        np.asarray(store.lengths), store.length, self.tokens_per_batch, multiple=self.partitioner.data_size
+        lengths, store.length, self.tokens_per_batch, multiple=self.partitioner.data_size
       ):
         tokens = store.gather(rows)[:, :length]
-        embedded = np.asarray(run(self.params, jnp.asarray(tokens)))
-        real = rows >= 0
-        output[rows[real]] = embedded[real]
-        bar.update(int(real.sum()))
+        tokens = np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
+        embedded = run(self.params, jnp.asarray(tokens))
+        finish()
+        pending = rows, embedded
+      finish()
     bad = ~np.isfinite(output).all(axis=1)
     if bad.any():
       row = int(np.argmax(bad))
       raise UserError(
-        f"{title}: {int(bad.sum())} embeddings are not finite, the first of {store.ids[row]!r}. "
+        f"{title}: {int(bad.sum())} embeddings are not finite, the first of {store.name(row)}. "
         "The checkpoint's parameters or the activation dtype are at fault; try ENCODE_DTYPE='float32'."
       )
     return output
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(model: TowerPair, dtype: str, side: str, partitioner: Partitioner) -> Callable:
+def _compiled(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
   """Returns the jitted (params, tokens [q l]) -> embeddings [q d], one per model: evaluating again compiles nothing."""
   typed = model.with_dtype(dtype)
   apply = typed.encode_queries if side == "query" else typed.encode_passages
@@ -101,20 +155,36 @@ def bucket(length: int, longest: int) -> int:
   return min(rounded, longest)
 
 
+def row_counts(length: int, tokens_per_batch: int, *, multiple: int) -> list[int]:
+  """Returns the numbers of rows a batch of this length may have, largest first: the full one, and quarters of it down to
+  8, for what is left over and for a handful of queries. All are multiples of `multiple`, the number of data shards.
+
+  Example: row_counts(16, 8192, multiple=1) is [512, 128, 32, 8].
+  """
+  full = max(tokens_per_batch // length // multiple, 1) * multiple
+  smallest = -(-FEWEST_ROWS // multiple) * multiple
+  counts = [full]
+  while counts[-1] > smallest:
+    quarter = -(-counts[-1] // (4 * multiple)) * multiple
+    counts.append(max(quarter, smallest))
+  return counts
+
+
 def length_batches(
   lengths: Int[np.ndarray, "c"], longest: int, tokens_per_batch: int, *, multiple: int
 ) -> Iterator[tuple[Int[np.ndarray, "q"], int]]:
-  """Yields (rows, padded length) covering every row once, longest first; -1 pads the last batch of a bucket.
+  """Yields (rows, padded length) covering every row once, longest first; -1 pads the last batch.
 
   Longest first, so that a batch that does not fit in memory fails at once and the time left is never underestimated.
-  The number of rows is a multiple of `multiple` (the data shards) and fixed per bucket: one compilation each.
+  Every batch but the last is full, so there is about one compilation a length (Encoder.shapes bounds them).
   """
   order = np.argsort(-lengths, kind="stable")
-  padded = np.array([bucket(int(n), longest) for n in lengths[order]], np.int64)
-  for length in np.unique(padded)[::-1]:
-    members = order[padded == length]
-    size = max(tokens_per_batch // int(length) // multiple, 1) * multiple
-    size = min(size, -(-len(members) // multiple) * multiple)
-    for start in range(0, len(members), size):
-      rows = members[start : start + size]
-      yield np.pad(rows, (0, size - len(rows)), constant_values=-1), int(length)
+  start = 0
+  while start < len(order):
+    length = bucket(int(lengths[order[start]]), longest)
+    left = len(order) - start
+    counts = row_counts(length, tokens_per_batch, multiple=multiple)
+    size = min((count for count in counts if count >= left), default=counts[0])
+    rows = order[start : start + size]
+    yield np.pad(rows, (0, size - len(rows)), constant_values=-1), length
+    start += size

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from retrieval_jax import configuration
 from retrieval_jax.errors import UserError
-from retrieval_jax.paths import atomic_write, cache_dir, output_dir
+from retrieval_jax.model_section import FILE, ROOTS, keep_vocabularies
+from retrieval_jax.paths import atomic_write, cache_dir, here, output_dir
 
 CONFIGS = "retrieval_jax.configs"
 
@@ -74,9 +75,10 @@ def run(program: str, argv: Sequence[str]) -> object:
   def on_start(folder: pathlib.Path) -> None:
     write_run_files(folder, [program, *argv])
 
-  if spec.takes_queries:
-    return configured(flags.query, on_start=on_start)
-  return configured(on_start=on_start)
+  with here([file.path.parent for file in files]):
+    if spec.takes_queries:
+      return configured(flags.query, on_start=on_start)
+    return configured(on_start=on_start)
 
 
 def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -147,7 +149,7 @@ def _model_section(
   model_dir = configuration.literal_macro("MODEL_DIR", files, bindings)
   if not isinstance(model_dir, str):
     return []
-  path = output_dir(model_dir, "MODEL_DIR") / "model.gin"
+  path = output_dir(model_dir, "MODEL_DIR") / FILE
   if not path.is_file():
     return []
   for name in ("MODEL", "INPUTS"):
@@ -185,8 +187,9 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
 
   with atomic_write(folder / "config.gin") as file:
     file.write(gin.operative_config_str())
-  with atomic_write(folder / "model.gin") as file:
-    file.write(configuration.section_str(("MODEL", "INPUTS")))
+  section = keep_vocabularies(configuration.section_str(ROOTS), folder)
+  with atomic_write(folder / FILE) as file:
+    file.write(section)
   with atomic_write(folder / "versions.json") as file:
     json.dump(versions(argv), file, indent=2)
     file.write("\n")

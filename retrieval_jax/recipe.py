@@ -20,7 +20,7 @@ from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import Retriever, check_vocabulary
+from retrieval_jax.retriever import Retriever, check_vocabulary, model_manifest
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step
 
@@ -104,11 +104,9 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
 def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, object]:
   """Returns what a checkpoint is a state of, besides its arrays."""
   return {
+    **model_manifest(recipe.retriever),
     "task": data.name,
     "task_fingerprint": data.fingerprint,
-    "inputs": recipe.retriever.inputs.fingerprint,
-    "vocabulary": recipe.retriever.inputs.vocabulary.fingerprint,
-    "model": recipe.retriever.model.digest,
     "batch_size": recipe.batcher.batch_size,
     "seed": seed,
   }

@@ -35,7 +35,7 @@ def search(
   if k < 1:
     raise UserError(f"K={k}: expected at least 1.")
   corpus = searcher.passages(data)
-  ranking = search_exact(corpus, searcher.encoder.query_texts(queries, inputs), k=min(k, len(corpus)))
+  ranking = search_exact(corpus, searcher.encoder.texts("query", queries, inputs), k=min(k, len(corpus)))
   for query, rows, scores in zip(queries, ranking.rows, ranking.scores, strict=True):
     print(f"\nquery: {query}")
     for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1):

@@ -56,6 +56,10 @@ class TokenStore:
     tokens[wanted < 0] = 0
     return tokens
 
+  def name(self, row: int) -> str:
+    """Returns what to call a row in a message: its id."""
+    return repr(self.ids[row])
+
   def row_of(self, id: str) -> int:
     """Returns the row with this id, by a binary search on disk.
 

@@ -304,6 +304,6 @@ def _check_fit(got: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     more = f"\n  and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
     raise UserError(
       f"the pretrained weights do not fit the model:\n  {shown}{more}\n"
-      "Choose the configs/models file that belongs to these weights, or set PRETRAINED = None to start from random "
+      "Choose the configs/models file that belongs to these weights, or set INITIAL_CHECKPOINT_PATH = None to start from random "
       "parameters."
     )

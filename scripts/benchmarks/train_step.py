@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from retrieval_jax import optimizers
-from retrieval_jax.interop.huggingface import load_bert
+from retrieval_jax.interop import huggingface
 from retrieval_jax.losses.base import DataSizes
 from retrieval_jax.losses.in_batch import in_batch_softmax
 from retrieval_jax.models.bert import BertEncoder
@@ -56,12 +56,12 @@ def ours(query: np.ndarray, passage: np.ndarray) -> Callable[[], float]:
     optimizers.adamw(LEARNING_RATE).transform,
     partitioner(),
   )
-  params = model.with_pretrained(model.init(jax.random.key(0)), load_bert(FOLDER))
+  params = model.with_pretrained(model.init(jax.random.key(0)), huggingface.read(resolve(FOLDER)).params)
 
   def create():
     return initial_state(jax.random.key(0), model, loss, transform, data=DataSizes(1, 1), model_params=params)
 
-  shardings = state_shardings(jax.eval_shape(create), model, transform, part)
+  shardings = state_shardings(jax.eval_shape(create), model, part)
   state = jax.jit(create, out_shardings=shardings)()
   step = part.jit_step(make_train_step(model, loss, transform, seed=0), shardings)
   rows = np.arange(len(query), dtype=np.int32)

@@ -224,4 +224,4 @@ def test_with_pretrained_lists_what_does_not_fit(params):
   assert f"encoder/embedding_layer_norm/bias: got nothing, expected ({D},)" in text
   assert "encoder/layers_1/scale: got (3,), but the model has no such parameter" in text
   assert f"lm_head/kernel: got ({D}, {V}), but the model has no such parameter" in text
-  assert "PRETRAINED = None" in text
+  assert "INITIAL_CHECKPOINT_PATH = None" in text

@@ -1,0 +1,198 @@
+"""Our towers as the plain specifications that interop reads and writes, and back."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from retrieval_jax.data.text_inputs import SideInputs, TextInputs
+from retrieval_jax.data.vocabularies import SentencePiece, Vocabulary, WordPiece
+from retrieval_jax.errors import UserError
+from retrieval_jax.interop.foreign import EncoderSpec, ForeignModel, ForeignTower, TextSpec, TowerSpec
+from retrieval_jax.interop.report import Parameter, ParameterReport
+from retrieval_jax.models.bert import BertEncoder
+from retrieval_jax.models.dual_encoder import PARTS, SHARING, AnyTower, TowerPair, dual_encoder
+from retrieval_jax.models.t5 import T5Encoder
+from retrieval_jax.models.tower import Tower
+from retrieval_jax.partitioning import Partitioner
+
+# The fields of an encoder that decide what it computes from its parameters, by family.
+FIELDS: Final = {
+  "bert": (
+    *("num_layers", "num_heads", "embed_dim", "mlp_dim", "max_positions", "token_types"),
+    "layer_norm_eps",
+  ),
+  "t5": (
+    *("num_layers", "num_heads", "head_dim", "embed_dim", "mlp_dim", "relpos_buckets"),
+    *("relpos_max_distance", "activation", "gated", "relpos_per_layer", "layer_norm_eps"),
+  ),
+}
+FAMILIES: Final = {"bert": BertEncoder, "t5": T5Encoder}
+VOCABULARIES: Final = {"word_piece": WordPiece, "sentence_piece": SentencePiece}
+# Where the files leave the length open: BERT's and T5's own limit in pretraining.
+DEFAULT_LENGTH: Final = 512
+
+
+def tower_of(spec: TowerSpec, *, dtype: str = "float32") -> Tower:
+  """Returns the tower that a specification describes, without dropout.
+
+  Example: `tower_of(interop.reading.read(folder).query.spec)`.
+  """
+  encoder = FAMILIES[spec.encoder.family](**spec.encoder.fields, dtype=dtype)
+  return Tower(
+    encoder,
+    vocab_size=spec.vocab_size,
+    projection_dim=spec.projection_dim,
+    pooling=spec.pooling,
+    normalize=spec.normalize,
+    projection_bias=spec.projection_bias,
+    projection_activation=spec.projection_activation,
+  )
+
+
+def spec_of(tower: AnyTower) -> TowerSpec:
+  """Returns the specification of a tower.
+
+  Raises: UserError for what no other framework's files can say: a feature-bag tower, attention pooling.
+  """
+  if not isinstance(tower, Tower) or not isinstance(tower.encoder, BertEncoder | T5Encoder):
+    raise UserError(f"{type(tower).__name__}: only towers of BERT and T5 encoders can be written for others.")
+  if tower.pooling == "attention":
+    raise UserError(
+      "attention pooling has no place in a Hugging Face, sentence-transformers or T5X folder: encode with "
+      "retrieval_jax, or train with mean pooling."
+    )
+  activation = tower.projection_activation
+  assert activation in ("none", "tanh")
+  return TowerSpec(
+    encoder_spec(tower.encoder),
+    vocab_size=tower.vocab_size,
+    pooling=tower.pooling,
+    projection_dim=tower.projection_dim,
+    projection_bias=tower.projection_bias,
+    projection_activation=activation,
+    normalize=tower.normalize,
+  )
+
+
+def encoder_spec(encoder: BertEncoder | T5Encoder) -> EncoderSpec:
+  """Returns the specification of an encoder: the fields that decide what it computes."""
+  family = "bert" if isinstance(encoder, BertEncoder) else "t5"
+  return EncoderSpec(family, {name: getattr(encoder, name) for name in FIELDS[family]})
+
+
+def pair_of(foreign: ForeignModel, *, sharing: str | None = None, dtype: str = "float32") -> TowerPair:
+  """Returns the two towers of a foreign model.
+
+  sharing: None takes the scheme that shares what the files share, or "ade" where no scheme does.
+  """
+  query = tower_of(foreign.query.spec, dtype=dtype)
+  if foreign.passage is None:
+    return dual_encoder(query, sharing=sharing or "sde")
+  passage = tower_of(foreign.passage.spec, dtype=dtype)
+  return dual_encoder(
+    query, sharing=sharing or _scheme(foreign.query, foreign.passage), passage_tower=passage
+  )
+
+
+def _scheme(query: ForeignTower, passage: ForeignTower) -> str:
+  parts = frozenset(part for part in PARTS if part in query.params or part in passage.params)
+  shared = frozenset(part for part in parts if _is_same(query.params.get(part), passage.params.get(part)))
+  for name, scheme in SHARING.items():
+    if (
+      not scheme.frozen and scheme.shared & parts == shared and (name != "sde" or query.spec == passage.spec)
+    ):
+      return name
+  return "ade"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+  if one is None or other is None:
+    return False
+  ours, theirs = jax.tree.leaves(one), jax.tree.leaves(other)
+  return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
+
+
+def inputs_of(
+  foreign: ForeignModel,
+  *,
+  vocabulary: str | None = None,
+  query_length: int | None = None,
+  passage_length: int | None = None,
+  query_prefix: str | None = None,
+  passage_prefix: str | None = None,
+) -> TextInputs:
+  """Returns how a foreign model reads text; what is given wins over what its files say.
+
+  vocabulary: the file of a tokenizer.json, vocab.txt or SentencePiece model, needed where the files bring none (T5X).
+
+  Raises: UserError when no vocabulary is there or given.
+  """
+  sides = (foreign.query.text, (foreign.passage or foreign.query).text)
+  families = (foreign.query.spec.encoder.family, (foreign.passage or foreign.query).spec.encoder.family)
+  vocabularies = [_vocabulary(text, family, vocabulary) for text, family in zip(sides, families, strict=True)]
+  same = vocabularies[0].fingerprint == vocabularies[1].fingerprint
+  query, passage = sides
+  return TextInputs(
+    vocabularies[0],
+    query_length=query_length or query.max_length or DEFAULT_LENGTH,
+    passage_length=passage_length or passage.max_length or DEFAULT_LENGTH,
+    query_prefix=query.prefix if query_prefix is None else query_prefix,
+    passage_prefix=passage.prefix if passage_prefix is None else passage_prefix,
+    passage_vocabulary=None if same else vocabularies[1],
+  )
+
+
+def _vocabulary(text: TextSpec, family: str, path: str | None) -> Vocabulary:
+  if path is not None:
+    return (WordPiece if family == "bert" else SentencePiece)(path)
+  if text.vocabulary is None or text.vocabulary_path is None:
+    needed = "tokenizer.json" if family == "bert" else "SentencePiece model (spiece.model)"
+    raise UserError(
+      f"the files bring no vocabulary: name the {needed} that the model was trained with (vocabulary=..., or "
+      "--vocabulary of retrieval_jax.convert)."
+    )
+  return VOCABULARIES[text.vocabulary](str(text.vocabulary_path))
+
+
+def params_of(model: TowerPair, foreign: ForeignModel, mesh: Partitioner) -> PyTree[Array]:
+  """Returns the parameters of a foreign model in the tree of `model = pair_of(foreign)`, on the mesh.
+
+  Raises: UserError if the files lack a parameter.
+  """
+  abstract = jax.eval_shape(model.init, jax.random.key(0))
+  passage = foreign.query if foreign.passage is None else foreign.passage
+  params = model.with_pretrained(abstract, foreign.query.params, passage.params)
+  missing = [name for name in params if params[name] is abstract[name]]
+  if missing:
+    raise UserError(f"the files hold nothing for {', '.join(missing)}.")
+  return jax.device_put(params, mesh.shardings(abstract, model.logical_axes()))
+
+
+def foreign_of(model: TowerPair, params: PyTree[Array], inputs: TextInputs) -> ForeignModel:
+  """Returns a model of ours as interop's writers take it; parameters come to the host in float32.
+
+  A part that the scheme shares is one object in both towers.
+  """
+  arrays = {name: jax.tree.map(np.asarray, part) for name, part in dict(params).items()}
+  query = _foreign_tower(model.query_tower, model.portable_params(arrays, "query"), inputs.query_side)
+  passage = _foreign_tower(model.passage_tower, model.portable_params(arrays, "passage"), inputs.passage_side)
+  same = model.query_tower == model.passage_tower and model.shared.issuperset(PARTS)
+  if same and query.text == passage.text:
+    return ForeignModel(query)
+  return ForeignModel(query, passage)
+
+
+def _foreign_tower(tower: AnyTower, params: Mapping[str, Any], inputs: SideInputs) -> ForeignTower:
+  vocabulary = inputs.vocabulary
+  kinds = [kind for kind, cls in VOCABULARIES.items() if isinstance(vocabulary, cls)]
+  path = vocabulary.file if isinstance(vocabulary, WordPiece | SentencePiece) else None
+  text = TextSpec(kinds[0] if kinds else None, path, inputs.length, inputs.prefix)  # pyright: ignore[reportArgumentType]
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  rows = [
+    Parameter(name, name, "taken", leaf.shape)
+    for name, leaf in ((jax.tree_util.keystr(p, simple=True, separator="/"), leaf) for p, leaf in leaves)
+  ]
+  return ForeignTower(spec_of(tower), params, text, ParameterReport(rows))

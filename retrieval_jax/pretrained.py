@@ -1,0 +1,99 @@
+"""The weights that a training starts from: whose they are, whether they fit, and what became of each."""
+
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, PyTree
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.interop import reading, sources
+from retrieval_jax.interop.foreign import ForeignModel
+from retrieval_jax.models.dual_encoder import TowerPair
+from retrieval_jax.models.tower import Tower
+from retrieval_jax.portable import encoder_spec
+
+
+class Pretrained(NamedTuple):
+  """Weights in somebody's files.
+
+  path: a T5X checkpoint, a Hugging Face or sentence-transformers folder, or a MODEL_DIR of retrieval_jax; local,
+    `package:NAME/rest`, gs://... or a hub name. None: no weights, start from random numbers.
+  resize_vocabulary: whether a token table of another number of rows is fitted to the model's: rows of zeros added
+    (32,100 -> 32,128) or the last rows cut. False: a UserError names both numbers.
+  """
+
+  path: str | None
+  resize_vocabulary: bool = False
+
+  @property
+  def is_own(self) -> bool:
+    """Whether the path is a MODEL_DIR of ours, whose checkpoints restore straight onto the mesh."""
+    return self.path is not None and sources.detect(sources.locate(self.path)) == "retrieval_jax"
+
+  def folder(self) -> pathlib.Path:
+    """Returns the local folder. Raises: UserError when there is none."""
+    if self.path is None:
+      raise UserError("INITIAL_CHECKPOINT_PATH is not set: there are no pretrained weights.")
+    return sources.locate(self.path)
+
+  def overlay(self, model: TowerPair, params: PyTree[Array]) -> dict[str, Any]:
+    """Returns `params` with the weights of the files in their places, and prints in one line what was taken.
+
+    Raises: UserError for an architecture, a shape or a vocabulary that differs.
+    """
+    foreign = self._read(model)
+    check_architecture(model, foreign, str(self.path))
+    passage = foreign.query if foreign.passage is None else foreign.passage
+    try:
+      filled = model.with_pretrained(params, foreign.query.params, passage.params)
+    except UserError as error:
+      raise UserError(f"{self.path}: {error}") from None
+    if jax.process_index() == 0:
+      fresh = sorted({name for name in params if filled[name] is params[name]})
+      rest = f"; starts from random numbers: {', '.join(fresh)}" if fresh else ""
+      print(f"pretrained: {self.path}: {foreign.query.report.summary}{rest}", file=sys.stderr)
+    return filled
+
+  def _read(self, model: TowerPair) -> ForeignModel:
+    rows = None
+    if self.resize_vocabulary:
+      sizes = {t.vocab_size for t in (model.query_tower, model.passage_tower) if isinstance(t, Tower)}
+      if len(sizes) != 1:
+        raise UserError(f"RESIZE_VOCABULARY needs towers of one vocabulary, got sizes {sorted(sizes)}.")
+      rows = sizes.pop()
+    return reading.read(str(self.path), vocab_size=rows)
+
+
+def check_architecture(model: TowerPair, foreign: ForeignModel, path: str) -> None:
+  """Raises UserError for every field of the encoders that no shape tells and that differs (heads, epsilons, activation)."""
+  sides = (("query", model.query_tower, foreign.query), ("passage", model.passage_tower, foreign.passage))
+  faults = []
+  for side, tower, source in sides:
+    theirs = foreign.query if source is None else source
+    if not isinstance(tower, Tower):
+      raise UserError(
+        f"{path}: pretrained weights are for towers of text encoders, not {type(tower).__name__}."
+      )
+    ours = encoder_spec(tower.encoder)  # pyright: ignore[reportArgumentType]  (a tower of ours has one of the two)
+    if ours.family != theirs.spec.encoder.family:
+      faults.append(
+        f"{side} tower: the files hold a {theirs.spec.encoder.family} encoder, the model has a {ours.family} one"
+      )
+      continue
+    for name, value in theirs.spec.encoder.fields.items():
+      if ours.fields[name] != value:
+        faults.append(f"{side} tower: {name} is {value!r} in the files, {ours.fields[name]!r} in the model")
+    if theirs.spec.vocab_size != tower.vocab_size:
+      faults.append(
+        f"{side} tower: the token table has {theirs.spec.vocab_size:,} rows in the files, {tower.vocab_size:,} in the "
+        "model: set NUM_EMBEDDINGS to the files' number, or RESIZE_VOCABULARY = True to add rows of zeros or cut the last"
+      )
+  if faults:
+    raise UserError(
+      f"{path} does not fit the model:\n  "
+      + "\n  ".join(dict.fromkeys(faults))
+      + "\nChoose the models/ file that "
+      "belongs to these weights, or set INITIAL_CHECKPOINT_PATH = None to start from random numbers."
+    )

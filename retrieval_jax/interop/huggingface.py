@@ -29,7 +29,7 @@ OTHERS: Final = {
   "albert": "ALBERT shares its layers. ",
 }
 
-# model_type -> (its files' names, the reader of its config.json, the module that knows its parameters)
+# model_type -> (the names in its files, the reader of its config.json)
 BERTS: Final = {
   "bert": (huggingface_bert.BERT, huggingface_bert.bert_encoder),
   "distilbert": (huggingface_bert.DISTILBERT, huggingface_bert.distilbert_encoder),

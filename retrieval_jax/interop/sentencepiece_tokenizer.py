@@ -12,8 +12,7 @@ SPACE: Final = "\u2581"  # what SentencePiece writes for a space
 UNIGRAM: Final = 1  # TrainerSpec.ModelType; the others are bpe, word and char
 EOS: Final = 1
 # SentencePiece.Type
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-NFKC: Final = ("nmt_nfkc", "nfkc")  # SentencePiece's names of its tables
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 # Of all code points below U+10000, nmt_nfkc keeps this one, which NFKC does not: a private letter stands in for it.
 WIDE_TILDE: Final = "\uff5e"
 KEPT_TILDE: Final = "\ue000"
@@ -69,101 +68,91 @@ def tokenizer_json(model: SentencePieceModel) -> str:
 
   Its special tokens are not looked for in the text, as SentencePiece does not: use it with split_special_tokens.
   """
-  unknown = next(i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN)
-  added = [
-    _added(i, piece, special=kind != USER_DEFINED)
-    for i, (piece, _, kind) in enumerate(model.pieces)
-    if kind in (UNKNOWN, CONTROL, USER_DEFINED)
-  ]
-  return json.dumps(
-    {
-      "version": "1.0",
-      "truncation": None,
-      "padding": None,
-      "added_tokens": added,
-      "normalizer": _normalizer(model),
-      "pre_tokenizer": _pre_tokenizer(model),
-      "post_processor": {
-        "type": "TemplateProcessing",
-        "single": [_part("Sequence", "A", 0), _part("SpecialToken", model.pieces[EOS][0], 0)],
-        "pair": [
-          _part("Sequence", "A", 0),
-          _part("SpecialToken", model.pieces[EOS][0], 0),
-          _part("Sequence", "B", 0),
-          _part("SpecialToken", model.pieces[EOS][0], 0),
-        ],
-        "special_tokens": {
-          model.pieces[EOS][0]: {"id": model.pieces[EOS][0], "ids": [EOS], "tokens": [model.pieces[EOS][0]]}
-        },
-      },
-      "decoder": {
-        "type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True,
-      },
-      "model": {
-        "type": "Unigram",
-        "unk_id": unknown,
-        "vocab": [[piece, score] for piece, score, _ in model.pieces],
-        "byte_fallback": model.byte_fallback,
-      },
+  eos = model.pieces[EOS][0]
+  ending = {"SpecialToken": {"id": eos, "type_id": 0}}
+  first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+  content = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [_added(i, model.pieces[i][0]) for i in _special_ids(model)],
+    "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
+    "pre_tokenizer": _pre_tokenizer(model),
+    "post_processor": {
+      "type": "TemplateProcessing",
+      "single": [first, ending],
+      "pair": [first, ending, second, ending],
+      "special_tokens": {eos: {"id": eos, "ids": [EOS], "tokens": [eos]}},
     },
-    ensure_ascii=False,
-  )  # fmt: skip
-
-
-def _part(kind: str, name: str, type_id: int) -> dict[str, Any]:
-  return {kind: {"id": name, "type_id": type_id}}
-
-
-def _added(i: int, piece: str, *, special: bool) -> dict[str, Any]:
-  return {
-    "id": i,
-    "content": piece,
-    "single_word": False,
-    "lstrip": False,
-    "rstrip": False,
-    "normalized": False,
-    "special": special,
+    "decoder": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
+    "model": {
+      "type": "Unigram",
+      "unk_id": next(i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN),
+      "vocab": _scored(model),
+      "byte_fallback": model.byte_fallback,
+    },
   }
+  return json.dumps(content, ensure_ascii=False)
 
 
-def _normalizer(model: SentencePieceModel) -> dict[str, Any] | None:
+def _added(i: int, piece: str) -> dict[str, Any]:
+  flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+  return {"id": i, "content": piece, **flags, "special": True}
+
+
+def _scored(model: SentencePieceModel) -> list[tuple[str, float]]:
+  """Returns (piece, score). A user-defined piece beats all ways to spell it: no path of n letters is above n * best."""
+  best = max((score for _, score, kind in model.pieces if kind == NORMAL), default=0.0)
+  return [
+    (piece, len(piece) * best - 0.1 if kind == USER_DEFINED else score) for piece, score, kind in model.pieces
+  ]
+
+
+def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
   steps: list[dict[str, Any]] = []
   if model.charsmap:
     # tokenizers replaces a letter with combining marks by the shortest entry that fits, which loses marks. Composed
-    # first, few letters are left that have an entry at all: 265 of 3,000 lines of random marks differed, then 4.
-    if model.normalizer in NFKC:
-      if model.normalizer == "nmt_nfkc":
-        steps += [_replace(WIDE_TILDE, KEPT_TILDE), {"type": "NFKC"}, _replace(KEPT_TILDE, WIDE_TILDE)]
-      else:
-        steps.append({"type": "NFKC"})
+    # first, few letters are left that have an entry at all: 17 of 3,000 lines of random marks differed, then 4.
+    if model.normalizer.startswith("nmt_nfkc"):
+      steps += [_replace(WIDE_TILDE, KEPT_TILDE), {"type": "NFKC"}, _replace(KEPT_TILDE, WIDE_TILDE)]
+    elif model.normalizer.startswith("nfkc"):
+      steps.append({"type": "NFKC"})
     charsmap = base64.b64encode(model.charsmap).decode("ascii")
     steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
   if model.collapse_spaces:
-    steps.append({"type": "Replace", "pattern": {"Regex": f"[ {SPACE}]+"}, "content": " "})
-    steps.append({"type": "Replace", "pattern": {"Regex": "^ | $"}, "content": ""})
+    steps.append({"type": "Replace", "pattern": {"Regex": " +"}, "content": " "})
+    steps.append({"type": "Replace", "pattern": {"Regex": r"\A | \z"}, "content": ""})
   steps += [_replace(special, _disguise(special, model)) for special in _specials(model)]
-  return {"type": "Sequence", "normalizers": steps} if steps else None
+  if model.dummy_prefix:
+    steps.append({"type": "Prepend", "prepend": SPACE})
+  return [*steps, _replace(" ", SPACE)]
 
 
-def _pre_tokenizer(model: SentencePieceModel) -> dict[str, Any]:
-  # "first" goes by the place in the raw text, so it would miss a text whose leading space the normalizer took away;
-  # "always" would put a space behind a user-defined piece.
-  pieced = any(kind == USER_DEFINED for _, _, kind in model.pieces)
-  scheme = ("first" if pieced else "always") if model.dummy_prefix else "never"
-  metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+def _pre_tokenizer(model: SentencePieceModel) -> dict[str, Any] | None:
+  """Returns the cuts: before each space, if no piece goes on over one (short words are remembered), and in specials."""
+  steps = []
+  if not any(SPACE in piece[1:] for piece in _plain(model)):
+    steps.append(_split({"String": SPACE}, "MergedWithNext"))
   cuts = [_cut(special, model) for special in _specials(model) if _disguise(special, model) == special]
   pattern = "|".join(cut for cut in cuts if cut)
-  if not pattern:
-    return metaspace
-  split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "MergedWithPrevious", "invert": False}
-  return {"type": "Sequence", "pretokenizers": [metaspace, split]}
+  if pattern:
+    steps.append(_split({"Regex": pattern}, "MergedWithPrevious"))
+  return {"type": "Sequence", "pretokenizers": steps} if steps else None
+
+
+def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
+  return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
 
 
 # In a text, SentencePiece takes "</s>" for four letters; tokenizers' Unigram would find the special token. So its
 # letters that occur in no piece are replaced by another such letter; if it has none, it is cut in two where no
 # piece goes on.
 def _specials(model: SentencePieceModel) -> list[str]:
-  return [piece for piece, _, kind in model.pieces if kind in (UNKNOWN, CONTROL)]
+  return [model.pieces[i][0] for i in _special_ids(model)]
+
+
+def _special_ids(model: SentencePieceModel) -> list[int]:
+  return [i for i, (_, _, kind) in enumerate(model.pieces) if kind in (UNKNOWN, CONTROL)]
 
 
 def _plain(model: SentencePieceModel) -> list[str]:
@@ -171,6 +160,8 @@ def _plain(model: SentencePieceModel) -> list[str]:
 
 
 def _disguise(special: str, model: SentencePieceModel) -> str:
+  if model.byte_fallback:  # an unknown letter is spelled by its own bytes
+    return special
   known = set("".join(_plain(model)))
   return "".join(letter if letter in known else FOREIGN for letter in special)
 

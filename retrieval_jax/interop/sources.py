@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shutil
 from typing import Any, Final, Literal
 
 from retrieval_jax import paths
@@ -15,8 +16,12 @@ HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 BUCKET: Final = re.compile(r"([a-z0-9]+)://(.+)")
 STEP: Final = re.compile(r"checkpoint_(\d+)")
 
-# What the readers never look at: optimizer state, the place in the data, summaries.
-SKIPPED: Final = re.compile(r"state\.param_states\..*|train_ds-.*|dataset|events\.out\.tfevents\..*")
+# What the readers never look at: optimizer state, the place in the data, summaries, checkpoints that were not finished.
+SKIPPED: Final = re.compile(
+  r"state\.param_states\..*|train_ds-.*|dataset|events\.out\.tfevents\..*|.*\.(tmp-|orbax-checkpoint-tmp).*"
+)
+
+CHUNK: Final = 1 << 24  # bytes: a request each, at a bucket
 
 # What they do look at on the hub; weights of other frameworks are often as large again.
 HUB_FILES: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*_Dense/*")
@@ -113,7 +118,8 @@ def copy_model(source: Any, target: pathlib.Path) -> None:
       (target / child.name).mkdir()
       copy_model(child, target / child.name)
     else:
-      (target / child.name).write_bytes(child.read_bytes())
+      with child.open("rb") as file, (target / child.name).open("wb") as copy:
+        shutil.copyfileobj(file, copy, CHUNK)
 
 
 def _is_t5x(folder: pathlib.Path) -> bool:
@@ -150,7 +156,10 @@ def _from_bucket(source: str) -> pathlib.Path:
       f"{source}: cannot be reached ({_first_line(error)}). Copy it to a local folder."
     ) from None
   if not found:
-    raise UserError(f"{source}: no such folder, and no local folder of that name either.")
+    raise UserError(
+      f"{source}: no such folder, or it cannot be reached from here. Check the name and the network, or copy it to a "
+      "local folder."
+    )
   with new_folder(target) as building:
     try:
       copy_model(remote, building)

@@ -118,6 +118,41 @@ def test_special_tokens_that_a_vocabulary_could_spell(tmp_path):
   assert not sentencepiece_differences(path, texts)
 
 
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"byte_fallback": True, "vocab_size": 300},
+    {"user_defined_symbols": ["<extra_id_0>", "@@"]},
+    {"normalization_rule_name": "identity"},
+    {"normalization_rule_name": "nmt_nfkc_cf"},
+    {"remove_extra_whitespaces": False},
+    {"add_dummy_prefix": False},
+    {"split_by_whitespace": False},
+  ],
+)
+def test_other_ways_to_train_a_vocabulary(tmp_path, options):
+  import sentencepiece
+
+  rng = random.Random(0)
+  words = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "123", "naïve", "café"]
+  sentencepiece.SentencePieceTrainer.Train(
+    sentence_iterator=(" ".join(rng.choices(words, k=8)) for _ in range(400)),
+    model_prefix=str(tmp_path / "toy"),
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    bos_id=-1,
+    minloglevel=2,
+    **{"vocab_size": 45, **options},
+  )
+  texts = [*HARD, "a <extra_id_0> b<extra_id_0>", "@@ the@@@", " the \n fox "]
+  if options.get("remove_extra_whitespaces") is False:
+    texts = [
+      text for text in texts if "\r\n" not in text
+    ]  # tokenizers reads the two as one sign, so as one space
+  assert not sentencepiece_differences(tmp_path / "toy.model", texts)
+
+
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
 def test_word_piece_in_transformers(tmp_path, model_type):
   (tmp_path / "from").mkdir()

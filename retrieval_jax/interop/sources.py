@@ -176,7 +176,7 @@ def _from_hub(source: str, local: pathlib.Path) -> pathlib.Path:
     import huggingface_hub
   except ImportError:
     raise UserError(
-      f"{source}: {looked_at}; a name on the Hugging Face hub needs huggingface_hub. {_install('interop')}"
+      f"{source}: {looked_at}; a name on the Hugging Face hub needs huggingface_hub. {_install('hub')}"
     ) from None
 
   def fetch(*patterns: str) -> pathlib.Path:

@@ -192,7 +192,7 @@ def test_the_hubs_cache_without_a_network(tmp_path):
 def test_the_hub_without_its_package(monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   message = (
-    r"a name on the Hugging Face hub needs huggingface_hub\. Install it with `pip install 'retrieval-jax\[in"
+    r"a name on the Hugging Face hub needs huggingface_hub\. Install it with `pip install 'retrieval-jax\[hub"
   )
   with pytest.raises(UserError, match=message):
     sources.locate("org/name")

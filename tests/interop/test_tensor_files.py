@@ -130,7 +130,9 @@ class Malicious:
     return print, ("this code must not run",)
 
 
-@pytest.mark.parametrize("data", [pickle.dumps(Malicious(), 2), b"", b"<html>404</html>", pickle.dumps([1, 2], 2)])
+@pytest.mark.parametrize(
+  "data", [pickle.dumps(Malicious(), 2), b"", b"<html>404</html>", pickle.dumps([1, 2], 2)]
+)
 def test_torch_files_that_are_none(tmp_path, data, capsys):
   pytest.importorskip("torch")
   (tmp_path / "pytorch_model.bin").write_bytes(data)

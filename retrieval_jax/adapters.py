@@ -26,7 +26,7 @@ class BeirModel:
   """A DualEncoder as the model of BEIR's DenseRetrievalExactSearch and its other dense searches (beir 2).
 
   Titles reach the model apart from texts, so its own passage_template joins them, and its prefixes are applied: give
-  BEIR no prompts. The model knows its batches (by length, in fixed shapes) and shows a progress bar for more than a
+  BEIR no prompts. The model makes its own batches (by length, in fixed shapes) and shows a progress bar for more than a
   thousand texts: batch_size and show_progress_bar, which BEIR always passes, are taken and change nothing.
 
   BEIR scores by cosine unless told otherwise. For a model that does not normalise say
@@ -97,11 +97,11 @@ class MtebModel:
     dual_encoder: the model.
     name: "organisation/model", what the results are filed under.
     revision: tells versions of the model apart; None: a hash of all that decides its embeddings, which reads every
-      parameter (about a second for 500 MB).
+      parameter (0.05 s for the 86 MB of all-MiniLM-L6-v2).
 
   Raises: UserError for a name that MTEB would refuse.
 
-  Example: `mteb.evaluate(MtebModel(DualEncoder.load("/tmp/run"), name="me/run"), mteb.get_tasks(["SciFact"]))`.
+  Example: `mteb.evaluate(MtebModel(DualEncoder.load("/tmp/run"), name="me/run"), mteb.get_tasks(tasks=["SciFact"]))`.
   """
 
   def __init__(self, dual_encoder: DualEncoder, *, name: str, revision: str | None = None):

@@ -27,6 +27,9 @@ INSTALL_REQUIRES = [
   "sentencepiece>=0.2.1",
   "tokenizers>=0.22",
   "safetensors>=0.6",
+  "tensorstore>=0.1.78",
+  "msgpack>=1.1",
+  "ml_dtypes>=0.5",
   "tensorboardX>=2.6.4",
   "tqdm>=4.67",
   "jaxtyping>=0.3.3",
@@ -34,6 +37,10 @@ INSTALL_REQUIRES = [
 ]
 
 BM25 = ["bm25s>=0.2.14", "PyStemmer>=2.2.0.3"]
+
+# Other frameworks, to test against what they compute: none of them is needed to read or write their files, but torch for
+# a pytorch_model.bin.
+INTEROP = ["torch>=2.8", "transformers>=4.56", "sentence-transformers>=5.1"]
 
 EXTRAS = {
   "bm25": BM25,
@@ -43,7 +50,11 @@ EXTRAS = {
   "tpu": ["jax[tpu]>=0.10.2"],
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ["faiss-cpu>=1.12"],
-  "bench": ["sentence-transformers>=5.1", "torch>=2.8"],
+  "bench": INTEROP,
+  "interop": INTEROP,
+  "hub": ["huggingface_hub>=0.34"],
+  "gcs": ["etils[epath]>=1.13", "gcsfs>=2025.3"],
+  "mteb": ["mteb>=2.26", "beir>=2.2"],
   "dev": [
     "ruff>=0.14",
     "pyright>=1.1.400",
@@ -52,6 +63,7 @@ EXTRAS = {
     "hypothesis>=6.140",
     "beartype>=0.21",
     *BM25,
+    *INTEROP,
   ],
 }
 

@@ -30,6 +30,7 @@ COMPONENTS = {
 }
 MACRO = "gin.macro"
 _ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")
+_MENTION = re.compile(r"%(\w+)")
 _INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
 
 
@@ -177,6 +178,10 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
   config = gin_config._CONFIG
   assigned = macros_set(files, bindings)
   read_macros = {name for value in config.values() for name in _macro_names(value)}
+  # A reader that a later binding replaced (Tower.pooling = "max" for %POOLING) makes no mistake of the file's macro.
+  mentioned = {
+    name for file in files for path in file.flat() for line in _lines(path) for name in _MENTION.findall(line)
+  }
   needed = _reachable(config, program)
   problems = []
   for name in sorted(needed):
@@ -184,7 +189,8 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
       problems.append(_missing(name, assigned))
   for name, macro in sorted(assigned.items()):
     from_flag = macro.where.startswith("--gin.")
-    if name not in read_macros and (from_flag or name not in COMPONENTS):
+    unread = name not in read_macros and (from_flag or name not in mentioned)
+    if unread and (from_flag or name not in COMPONENTS):
       problems.append(
         f"  {name} is set ({macro.where}) but nothing reads it{nearest(name, read_macros) or '.'}"
       )

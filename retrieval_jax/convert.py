@@ -15,7 +15,7 @@ from retrieval_jax.interop.new_folder import new_folder
 from retrieval_jax.interop.report import ParameterReport
 from retrieval_jax.model_section import FILE, keep_vocabularies, read_model_section, section_of
 from retrieval_jax.partitioning import partitioner
-from retrieval_jax.retriever import Retriever, checkpoint_params, model_manifest
+from retrieval_jax.retriever import Retriever, check_vocabulary, checkpoint_params, model_manifest
 from retrieval_jax.train_state import TrainState
 
 OWN: Final = "retrieval_jax"
@@ -75,7 +75,10 @@ def convert(
   if dry_run:
     print(f"dry run: nothing was written; without it {target} would be a {target_format} folder")
     return report
-  _WRITERS[target_format](pathlib.Path(target).expanduser(), model, overrides, found_step, source)
+  model = _with_text(model, overrides)
+  if target_format == OWN or all(t is None or t.text.vocabulary_path for t in model):
+    check_vocabulary(Retriever(portable.pair_of(model), portable.inputs_of(model)))
+  _WRITERS[target_format](pathlib.Path(target).expanduser(), model, found_step, source)
   print(f"{target} is written ({target_format}){_NEXT[target_format].format(target=target)}")
   return report
 
@@ -127,16 +130,8 @@ def _described(tower: ForeignTower) -> str:
   )
 
 
-_INPUT_OVERRIDES: Final = ("vocabulary", "query_length", "passage_length", "query_prefix", "passage_prefix")
-
-
-def _write_own(
-  folder: pathlib.Path, model: ForeignModel, overrides: Overrides, step: int, source: str
-) -> None:
-  retriever = Retriever(
-    portable.pair_of(model),
-    portable.inputs_of(model, **{name: getattr(overrides, name) for name in _INPUT_OVERRIDES}),
-  )
+def _write_own(folder: pathlib.Path, model: ForeignModel, step: int, source: str) -> None:
+  retriever = Retriever(portable.pair_of(model), portable.inputs_of(model))
   params = portable.params_of(retriever.model, model, partitioner())
   # A state of no optimizer and no loss: the model can be read from it, a training cannot be resumed.
   state = TrainState(step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]
@@ -151,9 +146,10 @@ def _write_own(
 
 
 def _write_foreign(kind: str) -> Callable[..., None]:
-  def write(folder: pathlib.Path, model: ForeignModel, overrides: Overrides, step: int, source: str) -> None:
+  def write(folder: pathlib.Path, model: ForeignModel, step: int, source: str) -> None:
     del source
-    model = _with_vocabulary(model, overrides)
+    if kind != "sentence_transformers":
+      model = _one_text(model)
     if kind == "t5x":
       from retrieval_jax.interop import t5x
 
@@ -175,7 +171,15 @@ def _write_foreign(kind: str) -> Callable[..., None]:
   return write
 
 
-def _with_vocabulary(model: ForeignModel, overrides: Overrides) -> ForeignModel:
+def _one_text(model: ForeignModel) -> ForeignModel:
+  """Returns a model of one tower as that tower alone, at the longer of its sides' lengths: for folders without sides."""
+  if model.passage is None or model.passage.params is not model.query.params:
+    return model
+  length = max(tower.text.max_length or 0 for tower in (model.query, model.passage)) or None
+  return ForeignModel(model.query._replace(text=model.query.text._replace(max_length=length)))
+
+
+def _with_text(model: ForeignModel, overrides: Overrides) -> ForeignModel:
   """Returns the model with the command's vocabulary, lengths and prefixes in its towers' text."""
   passage = model.passage
   if passage is None and any(

@@ -178,21 +178,24 @@ def foreign_of(model: TowerPair, params: PyTree[Array], inputs: TextInputs) -> F
   """
   arrays = {name: jax.tree.map(np.asarray, part) for name, part in dict(params).items()}
   query = _foreign_tower(model.query_tower, model.portable_params(arrays, "query"), inputs.query_side)
+  if model.shared.issuperset(PARTS):
+    passage_text = _text_spec(inputs.passage_side)
+    return ForeignModel(query, None if passage_text == query.text else query._replace(text=passage_text))
   passage = _foreign_tower(model.passage_tower, model.portable_params(arrays, "passage"), inputs.passage_side)
-  same = model.query_tower == model.passage_tower and model.shared.issuperset(PARTS)
-  if same and query.text == passage.text:
-    return ForeignModel(query)
   return ForeignModel(query, passage)
 
 
-def _foreign_tower(tower: AnyTower, params: Mapping[str, Any], inputs: SideInputs) -> ForeignTower:
+def _text_spec(inputs: SideInputs) -> TextSpec:
   vocabulary = inputs.vocabulary
   kinds = [kind for kind, cls in VOCABULARIES.items() if isinstance(vocabulary, cls)]
   path = vocabulary.file if isinstance(vocabulary, WordPiece | SentencePiece) else None
-  text = TextSpec(kinds[0] if kinds else None, path, inputs.length, inputs.prefix)  # pyright: ignore[reportArgumentType]
+  return TextSpec(kinds[0] if kinds else None, path, inputs.length, inputs.prefix)  # pyright: ignore[reportArgumentType]
+
+
+def _foreign_tower(tower: AnyTower, params: Mapping[str, Any], inputs: SideInputs) -> ForeignTower:
   leaves = jax.tree_util.tree_leaves_with_path(params)
   rows = [
     Parameter(name, name, "taken", leaf.shape)
     for name, leaf in ((jax.tree_util.keystr(p, simple=True, separator="/"), leaf) for p, leaf in leaves)
   ]
-  return ForeignTower(spec_of(tower), params, text, ParameterReport(rows))
+  return ForeignTower(spec_of(tower), params, _text_spec(inputs), ParameterReport(rows))

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, PyTree
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop import reading, sources
+from retrieval_jax.interop import reading, sources, tensor_files
 from retrieval_jax.interop.foreign import ForeignModel
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.tower import Tower
@@ -20,11 +20,13 @@ class Pretrained(NamedTuple):
 
   path: a T5X checkpoint, a Hugging Face or sentence-transformers folder, or a MODEL_DIR of retrieval_jax; local,
     `package:NAME/rest`, gs://... or a hub name. None: no weights, start from random numbers.
+  sha256: of the folder's model.safetensors, compared when given.
   resize_vocabulary: whether a token table of another number of rows is fitted to the model's: rows of zeros added
     (32,100 -> 32,128) or the last rows cut. False: a UserError names both numbers.
   """
 
   path: str | None
+  sha256: str | None = None
   resize_vocabulary: bool = False
 
   @property
@@ -57,6 +59,8 @@ class Pretrained(NamedTuple):
     return filled
 
   def _read(self, model: TowerPair) -> ForeignModel:
+    if self.sha256 is not None:
+      tensor_files.check_sha256(self.folder() / "model.safetensors", self.sha256)
     rows = None
     if self.resize_vocabulary:
       sizes = {t.vocab_size for t in (model.query_tower, model.passage_tower) if isinstance(t, Tower)}

@@ -48,6 +48,13 @@ def check_vocabulary(retriever: Retriever) -> None:
       )
 
 
+def announce(inputs: TextInputs) -> None:
+  """Prints once, on process 0, how the model reads text: what must be the same in training, encoding and evaluation."""
+  if jax.process_index() == 0:
+    said = ", ".join(f"{name} {value!r}" for name, value in inputs.describe().items())
+    print(f"inputs: {said}", file=sys.stderr, flush=True)
+
+
 def vocabulary_fingerprint(inputs: TextInputs) -> str:
   """Returns what tells vocabularies apart in a checkpoint's manifest: the queries', or both where there are two."""
   sides = [inputs.query_side.vocabulary.fingerprint, inputs.passage_side.vocabulary.fingerprint]

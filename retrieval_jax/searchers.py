@@ -20,7 +20,7 @@ from retrieval_jax.index.exact import search_exact
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Ranking
-from retrieval_jax.retriever import Retriever, evaluation_params
+from retrieval_jax.retriever import Retriever, announce, evaluation_params
 
 
 def task_name(task: RetrievalData | Source) -> str:
@@ -149,6 +149,7 @@ def dense_searcher(
   Its embeddings are kept in MODEL_DIR/encode.
   """
   folder = output_dir(model_dir, "MODEL_DIR")
+  announce(retriever.inputs)
   params, found, checkpoint = evaluation_params(retriever, partitioner, folder, step=step)
   encoder = Encoder(retriever.model, params, partitioner, tokens_per_batch=tokens_per_batch, dtype=dtype)
   return DenseSearcher(encoder, found, checkpoint, keep_in=folder / "encode")

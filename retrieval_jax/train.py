@@ -31,7 +31,7 @@ from retrieval_jax.recipe import (
   state_creator,
 )
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import initial_params
+from retrieval_jax.retriever import announce, initial_params
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
@@ -211,21 +211,17 @@ def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: 
     raise UserError(f"SEED={seed!r}: expected a whole number from 0 to 4294967295.")
 
 
-def _named(values: Mapping[str, object]) -> str:
-  return ", ".join(f"{name} {value!r}" for name, value in values.items())
-
-
 def _describe(
   recipe: Recipe, partitioner: Partitioner, data: RetrievalData, plan: Plan, start: int, total_steps: int
 ) -> None:
   """Prints once what is trained on what: the numbers a user checks before leaving the machine alone."""
   if jax.process_index() != 0:
     return
+  announce(recipe.inputs)
   batch = recipe.batcher.batch_size
   platform = jax.devices()[0].platform
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"
-    f"inputs: {_named(recipe.inputs.describe())}\n"
     f"mesh: {dict(partitioner.mesh.shape)} of {platform}, batch {batch} ({batch // partitioner.data_size} a shard), "
     f"{recipe.batcher.steps_per_epoch(plan):,} steps an epoch\n"
     f"steps: {start:,} -> {total_steps:,}",

@@ -25,6 +25,11 @@ REQUIRED = {
   "TRAIN_STEPS": "100",
   "BATCH_SIZE": "8",
   "MODEL_DIR": "'/tmp/none'",
+  "NUM_EMBEDDINGS": "100",
+  "INITIAL_CHECKPOINT_PATH": "None",
+  "NUM_IDS": "10",
+  "NUM_NGRAMS": "10",
+  "NUM_CATEGORIES": "10",
 }
 FILES = sorted(str(p.relative_to(CONFIGS)) for p in CONFIGS.rglob("*.gin"))
 

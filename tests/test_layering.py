@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "retrieval_jax"
 L0 = {"errors", "paths", "progress", "records", "scoring", "sharding"}
 L1 = {"data", "batching", "models", "losses", "index", "metrics", "interop"}
-L3 = {"train", "eval", "encode", "search", "launch"}
+L3 = {"train", "eval", "encode", "search", "convert", "dual_encoder", "adapters", "launch"}
 GIN = {"launch.py", "configuration.py"}
 OPTIONAL = {
   "bm25s",
@@ -21,6 +21,9 @@ OPTIONAL = {
   "sentence_transformers",
   "scipy",
   "matplotlib",
+  "huggingface_hub",
+  "mteb",
+  "beir",
 }
 HEAVY = {"tensorflow", "seqio", "tensorflow_datasets", "orbax", "grain", "tensorflow_text"}
 FILES = sorted(PACKAGE.rglob("*.py"))

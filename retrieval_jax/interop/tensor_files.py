@@ -79,7 +79,7 @@ def check_sha256(path: pathlib.Path, expected: str) -> None:
   if got != expected.lower():
     raise UserError(
       f"{path}: sha256 is {got}, expected {expected}: the file is damaged or another version. "
-      "Download it again, or correct the expected sha256 if you meant this file."
+      "Download it again; if you mean this file, set INITIAL_CHECKPOINT_SHA256 to its sha256 or to None."
     )
 
 

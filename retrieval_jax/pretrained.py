@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop import reading, sources, tensor_files
 from retrieval_jax.interop.foreign import ForeignModel
+from retrieval_jax.interop.report import ParameterReport
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.portable import encoder_spec
@@ -23,16 +24,18 @@ class Pretrained(NamedTuple):
   sha256: of the folder's model.safetensors, compared when given.
   resize_vocabulary: whether a token table of another number of rows is fitted to the model's: rows of zeros added
     (32,100 -> 32,128) or the last rows cut. False: a UserError names both numbers.
+  passage_path: the weights of the passage tower, where they lie elsewhere than the query tower's.
   """
 
   path: str | None
   sha256: str | None = None
   resize_vocabulary: bool = False
+  passage_path: str | None = None
 
   @property
   def is_own(self) -> bool:
     """Whether the path is a MODEL_DIR of ours, whose checkpoints restore straight onto the mesh."""
-    return self.path is not None and sources.detect(sources.locate(self.path)) == "retrieval_jax"
+    return sources.detect(self.folder()) == "retrieval_jax"
 
   def folder(self) -> pathlib.Path:
     """Returns the local folder. Raises: UserError when there is none."""
@@ -46,16 +49,19 @@ class Pretrained(NamedTuple):
     Raises: UserError for an architecture, a shape or a vocabulary that differs.
     """
     foreign = self._read(model)
-    check_architecture(model, foreign, str(self.path))
+    where = str(self.path) if self.passage_path is None else f"{self.path} and {self.passage_path}"
+    check_architecture(model, foreign, where)
     passage = foreign.query if foreign.passage is None else foreign.passage
     try:
       filled = model.with_pretrained(params, foreign.query.params, passage.params)
     except UserError as error:
-      raise UserError(f"{self.path}: {error}") from None
+      raise UserError(f"{where}: {error}") from None
     if jax.process_index() == 0:
       fresh = sorted({name for name in params if filled[name] is params[name]})
       rest = f"; starts from random numbers: {', '.join(fresh)}" if fresh else ""
-      print(f"pretrained: {self.path}: {foreign.query.report.summary}{rest}", file=sys.stderr)
+      reports = [t.report for t in foreign if t is not None]
+      summary = ParameterReport([p for report in reports for p in report]).summary
+      print(f"pretrained: {where}: {summary}{rest}", file=sys.stderr)
     return filled
 
   def _read(self, model: TowerPair) -> ForeignModel:
@@ -67,7 +73,11 @@ class Pretrained(NamedTuple):
       if len(sizes) != 1:
         raise UserError(f"RESIZE_VOCABULARY needs towers of one vocabulary, got sizes {sorted(sizes)}.")
       rows = sizes.pop()
-    return reading.read(str(self.path), vocab_size=rows)
+    foreign = reading.read(str(self.path), vocab_size=rows)
+    if self.passage_path is None:
+      return foreign
+    other = reading.read(self.passage_path, vocab_size=rows)
+    return ForeignModel(foreign.query, other.query if other.passage is None else other.passage)
 
 
 def check_architecture(model: TowerPair, foreign: ForeignModel, path: str) -> None:

@@ -77,7 +77,7 @@ def initial_params(retriever: Retriever, partitioner: Partitioner, *, seed: int)
   abstract = jax.eval_shape(model.init, jax.random.key(seed))
   shardings = partitioner.shardings(abstract, model.logical_axes())
   start = retriever.start
-  if start is not None and start.is_own:
+  if start is not None and start.passage_path is None and start.is_own:
     params, step = _restored(retriever, abstract_with(abstract, shardings), start.folder(), step=None)
     if jax.process_index() == 0:
       print(f"pretrained: {start.path}, checkpoint {step}", file=sys.stderr)

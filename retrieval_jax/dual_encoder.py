@@ -20,7 +20,7 @@ from retrieval_jax.retriever import Retriever, check_vocabulary, checkpoint_para
 class DualEncoder:
   """Encodes queries and passages; make it with `DualEncoder.load`.
 
-  Texts are encoded longest first in a few fixed shapes (a batch has at most 8,192 padded tokens), each compiled once:
+  Texts are encoded longest first in a few fixed shapes, each compiled once:
   at most `len(encoder.shapes(length))` compilations in the life of the object, however many texts come how often.
   A progress bar shows when there are more than a thousand texts.
 
@@ -42,7 +42,7 @@ class DualEncoder:
     source: str,
     mesh: Partitioner | None = None,
     dtype: str = "float32",
-    tokens_per_batch: int = 8192,
+    tokens_per_batch: int | None = None,
   ):
     check_vocabulary(retriever)
     self.retriever, self.params, self.source = retriever, params, source

@@ -142,7 +142,7 @@ def dense_searcher(
   partitioner: Partitioner,
   step: int | None = None,
   dtype: str = "float32",
-  tokens_per_batch: int = 8192,
+  tokens_per_batch: int | None = None,
 ) -> DenseSearcher:
   """Returns the searcher of MODEL_DIR's checkpoint `step` (None: the newest; no checkpoint: the pretrained weights).
 

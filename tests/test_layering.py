@@ -90,7 +90,7 @@ def test_importing_the_package_loads_no_jax():
   assert not modules_after("import retrieval_jax") & {"jax", "tensorflow", "seqio", "orbax"}
 
 
-@pytest.mark.parametrize("program", ["train", "eval", "encode", "search"])
+@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "convert"])
 def test_help_loads_no_tensorflow_and_shows_an_example(program):
   code = (
     "import runpy, sys\n"
@@ -99,9 +99,9 @@ def test_help_loads_no_tensorflow_and_shows_an_example(program):
     f"  runpy.run_module('retrieval_jax.{program}', run_name='__main__')\n"
     "except SystemExit as stop:\n"
     "  assert stop.code == 0\n"
-    "assert not {'tensorflow', 'seqio', 'orbax', 'tensorflow_datasets'} & set(sys.modules)\n"
+    "assert not {'tensorflow', 'seqio', 'orbax', 'tensorflow_datasets', 'torch', 'transformers'} & set(sys.modules)\n"
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
-  assert "--gin_file FILE" in done.stdout
-  assert f"example: python -m retrieval_jax.{program}" in done.stdout
+  assert ("--from SOURCE" if program == "convert" else "--gin_file FILE") in done.stdout
+  assert f"python -m retrieval_jax.{program}" in done.stdout.split("example", 1)[1]

@@ -35,7 +35,8 @@ def attend(
     logits = logits + position_bias
   logits = logits + jnp.where(mask, 0.0, MASKED)[:, None, None, :]
   weights = drop(jax.nn.softmax(logits, axis=-1).astype(value.dtype))
-  return jnp.einsum("bhql,bhlk->bhqk", weights, value)
+  mixed = jnp.einsum("bhql,bhlk->bhqk", weights, value, preferred_element_type=jnp.float32)
+  return mixed.astype(value.dtype)
 
 
 class SelfAttention(nn.Module):

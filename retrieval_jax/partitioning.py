@@ -55,29 +55,43 @@ class Partitioner(NamedTuple):
     return NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
 
   def spec(self, axes: Sequence[str | None]) -> PartitionSpec:
-    """Returns the PartitionSpec of a parameter with these logical axes. Unknown axis: UserError."""
-    table = dict(self.rules)
-    for axis in axes:
-      if axis is not None and axis not in table:
-        raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, table)}")
-    return PartitionSpec(*(None if axis is None else table[axis] for axis in axes))
+    """Returns the PartitionSpec of a parameter with these logical axes, whatever its sizes (`shardings` checks them).
+
+    Rules are applied in their order: the first one of an axis wins, unless its mesh axis splits another axis of the array
+    already; then the axis's next rule is tried, and without one it stays whole. Source: T5X's logical axis rules.
+
+    Raises: UserError for an axis without a rule.
+
+    Example: `partitioner().spec(("vocab", "embed"))` is `PartitionSpec("model", None)`.
+    """
+    return PartitionSpec(*self._mesh_axes(axes, lambda dimension, mesh_axis: True))
 
   def constrain(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
     """Returns the activation x laid out by its logical axes: the meaning of sharding.constrain on this mesh.
 
-    A mesh axis is used once and only where it divides the dimension; the rest is left whole.
+    As `spec`, but a rule whose mesh axis does not divide the dimension is passed over too.
+
+    Raises: UserError for an axis without a rule.
     """
-    used: set[str] = set()
-    spec: list[str | None] = []
-    table = dict(self.rules)
-    for size, name in zip(x.shape, axes, strict=True):
-      axis = None if name is None else table[name]
-      if axis is None or axis in used or size % self.mesh.shape[axis]:
-        spec.append(None)
-      else:
-        spec.append(axis)
-        used.add(axis)
+    spec = self._mesh_axes(
+      axes, lambda dimension, mesh_axis: x.shape[dimension] % self.mesh.shape[mesh_axis] == 0
+    )
     return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
+
+  def _mesh_axes(self, axes: Sequence[str | None], fits: Callable[[int, str], bool]) -> list[str | None]:
+    """Returns the mesh axis of each dimension. fits: (dimension, mesh axis) -> whether it may be split so."""
+    names = {name for name, _ in self.rules}
+    for axis in axes:
+      if axis is not None and axis not in names:
+        raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, names)}")
+    found: dict[int, str | None] = {}
+    for name, mesh_axis in self.rules:
+      for dimension, axis in enumerate(axes):
+        if axis != name or dimension in found:
+          continue
+        if mesh_axis is None or (mesh_axis not in found.values() and fits(dimension, mesh_axis)):
+          found[dimension] = mesh_axis
+    return [found.get(dimension) for dimension in range(len(axes))]
 
   def traced(self, function: Callable) -> Callable:
     """Returns `function`, whose activations are constrained to this mesh when it is traced. Jit the result."""
@@ -135,9 +149,18 @@ def partitioner(
   """Returns the Partitioner over all devices: num_partitions on 'model', the rest on 'data'.
 
   The default is plain data parallelism on whatever is there: one CPU, 8 fake CPU devices, GPUs, a TPU slice.
+  rules: (logical axis, "data", "model" or None), in the order in which they are tried (Partitioner.spec).
+
+  Raises: UserError for a num_partitions that does not divide the devices, or a rule to another mesh axis.
 
   Example: `partitioner(num_partitions=2)` on 8 devices gives the mesh {'data': 4, 'model': 2}.
   """
+  for rule in rules:
+    if rule[1] not in (DATA_AXIS, MODEL_AXIS, None):
+      raise UserError(
+        f"partitioning rule {rule!r}: expected {DATA_AXIS!r}, {MODEL_AXIS!r} or None as its mesh axis"
+        f"{nearest(str(rule[1]), (DATA_AXIS, MODEL_AXIS))}"
+      )
   found = list(devices) if devices is not None else jax.devices()
   if num_partitions < 1 or len(found) % num_partitions:
     divisors = [n for n in range(1, len(found) + 1) if len(found) % n == 0]

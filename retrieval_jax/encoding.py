@@ -13,7 +13,7 @@ from tqdm import tqdm
 from retrieval_jax import progress
 from retrieval_jax.data.text_inputs import Text, TextInputs
 from retrieval_jax.errors import UserError
-from retrieval_jax.models.dual_encoder import Side, TowerPair
+from retrieval_jax.models.dual_encoder import PARTS, Side, TowerPair
 from retrieval_jax.partitioning import Partitioner
 
 SHOWN_ROWS: Final = 1000  # fewer are done before a progress bar could be read
@@ -66,10 +66,11 @@ class Encoder(NamedTuple):
   """A model with its parameters, ready to encode tokens.
 
   tokens_per_batch: padded tokens of one batch, over all devices; bounds the activation memory. None: 1,024 a CPU device,
-  whose caches then hold a layer's activations (1.3 times the rate of 8,192), 16,384 a GPU or TPU. dtype: of the
-  activations; embeddings come out in float32. A batch has one of the few shapes of `shapes`, each compiled once, whatever is encoded
-  (lengths in multiples of 16 ran at 3.1 times the rate of padding to 128). While a batch is on the device the next is
-  gathered.
+  whose caches then hold a layer's activations (1.3 times the rate of 8,192), 16,384 a GPU or TPU.
+  dtype: of the activations; embeddings come out in float32. How exactly "float32" multiplies is the backend's choice (TF32
+  on GPUs, one pass of bfloat16 on TPUs); set jax_default_matmul_precision="float32" for more.
+  A batch has one of the few shapes of `shapes`, each compiled once, whatever is encoded (lengths in multiples of 16 ran at
+  3.1 times the rate of padding to 128). While a batch is on the device the next is gathered.
   """
 
   model: TowerPair
@@ -100,7 +101,14 @@ class Encoder(NamedTuple):
     return self._encode(side, RaggedRows(own.ragged(texts), own.length))
 
   def shapes(self, longest: int) -> list[tuple[int, int]]:
-    """Returns every (rows, length) that a batch of rows of up to `longest` tokens can have: the most that compile."""
+    """Returns every (rows, length) that a batch of rows of up to `longest` tokens can have: the most that compile.
+
+    They bound the compilations of one side; of both sides together where one tower serves both ("sde") and `longest` is
+    the same for both. Two towers compile once a side.
+
+    Example: `Encoder(model, params, partitioner(), tokens_per_batch=512).shapes(32)` on one device is
+    `[(32, 16), (8, 16), (16, 32), (8, 32)]`.
+    """
     lengths = sorted({bucket(n, longest) for n in range(1, longest + 1)})
     data_size = self.partitioner.data_size
     return [(rows, n) for n in lengths for rows in row_counts(n, self.budget, multiple=data_size)]
@@ -145,9 +153,18 @@ class Encoder(NamedTuple):
     return output
 
 
-@functools.lru_cache(maxsize=8)
 def _compiled(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
-  """Returns the jitted (params, tokens [q l]) -> embeddings [q d], one per model: evaluating again compiles nothing."""
+  """Returns the jitted (params, tokens [q l]) -> embeddings [q d]; of one tower for both sides, the same for both."""
+  return _jitted(model, dtype, "query" if _is_one_tower(model) else side, partitioner)
+
+
+def _is_one_tower(model: TowerPair) -> bool:
+  return model.query_tower == model.passage_tower and model.shared.issuperset(PARTS)
+
+
+@functools.lru_cache(maxsize=8)
+def _jitted(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
+  """One per model and side: evaluating again compiles nothing."""
   typed = model.with_dtype(dtype)
   apply = typed.encode_queries if side == "query" else typed.encode_passages
   return jax.jit(
@@ -188,6 +205,8 @@ def length_batches(
 
   Longest first, so that a batch that does not fit in memory fails at once and the time left is never underestimated.
   Every batch but the last is full, so there is about one compilation a length (Encoder.shapes bounds them).
+
+  Example: `length_batches(np.array([5, 60, 30]), 64, 64, multiple=1)` yields rows `[1]` at 64, then rows `[2, 0]` at 32.
   """
   order = np.argsort(-lengths, kind="stable")
   start = 0

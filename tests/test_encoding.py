@@ -9,7 +9,7 @@ from retrieval_jax import encoding
 from retrieval_jax.encoding import Encoder, RaggedRows, bucket, length_batches, row_counts
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.bert import BertEncoder
-from retrieval_jax.models.dual_encoder import dual_encoder
+from retrieval_jax.models.dual_encoder import SIDES, dual_encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import partitioner
 
@@ -85,6 +85,19 @@ def test_no_more_compilations_than_shapes(params):
   shapes = encoder.shapes(32)
   assert shapes == [(32, 16), (8, 16), (16, 32), (8, 32)]
   assert run._cache_size() - before <= len(shapes)
+
+
+def test_one_tower_compiles_once_for_both_sides(params):
+  """The width is this test's own, so that nothing was compiled before."""
+  model = dual_encoder(Tower(BertEncoder(1, 2, 12, 16, max_positions=64), vocab_size=50))
+  two = dual_encoder(model.query_tower, sharing="ade")
+  tokens = rows(8, 16)
+  for pair, expected in ((model, 1), (two, 2)):
+    encoder = Encoder(pair, jax.jit(pair.init)(jax.random.key(0)), partitioner())
+    query, passage = encoder.queries(tokens), encoder.passages(tokens)
+    programs = {encoding._compiled(pair, "float32", side, encoder.partitioner) for side in SIDES}
+    assert sum(program._cache_size() for program in programs) == expected
+    assert (np.abs(query - passage).max() < 1e-6) == (expected == 1)
 
 
 def test_embeddings_that_are_not_finite_name_the_text(params):

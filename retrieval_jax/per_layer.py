@@ -6,7 +6,8 @@ import jax
 import optax
 from jaxtyping import Array, PyTree
 
-SCANNED: Final = "layers"  # the module whose parameters are [layers, ...]: models/layer_stack.py
+from retrieval_jax.models.layer_stack import SCANNED
+
 WHOLE: Final = "whole"
 
 

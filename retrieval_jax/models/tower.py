@@ -1,6 +1,6 @@
 """A tower: the tokens of one side in, one embedding a text out."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ from retrieval_jax.models.parameter import Initializer
 from retrieval_jax.models.pooling import pooling
 from retrieval_jax.models.projection import Projection
 from retrieval_jax.records import AnyArray
+
+PAD: Final = 0  # the token that is none: every vocabulary pads with it (data/vocabularies.py)
 
 
 @runtime_checkable
@@ -49,7 +51,6 @@ class Tower(nn.Module):
   projection_dim: int | None = None
   pooling: str = "mean"
   normalize: bool = True
-  pad_id: int = 0
   projection_bias: bool = False
   projection_activation: str = "none"
 
@@ -82,7 +83,7 @@ class Tower(nn.Module):
     return jnp.zeros((1, 1), jnp.int32)
 
   def __call__(self, tokens: Int[AnyArray, "b l"], *, train: bool) -> Float[Array, "b d"]:
-    mask = jnp.asarray(tokens) != self.pad_id
+    mask = jnp.asarray(tokens) != PAD
     hidden = self.encoder(self.token_embedder(tokens), mask, train=train)
     pooled = sharding.constrain(self.pooler(hidden, mask.astype(jnp.float32)), sharding.POOLED)
     if self.projection_dim is not None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import sharding
-from retrieval_jax.models.dense import Dense
+from retrieval_jax.models.dense import Dense, half_product
 from retrieval_jax.models.dropout import Dropout
 from retrieval_jax.models.parameter import Initializer
 
@@ -25,18 +25,18 @@ def attend(
   *,
   drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> Float[Array, "b h l k"]:
-  """Returns softmax(Q K^T + position_bias, over unmasked keys) V, softmax in float32.
+  """Returns softmax(Q K^T + position_bias, over unmasked keys) V, softmax in float32; bfloat16 as in `half_product`.
 
   Not jax.nn.dot_product_attention, which has no dropout and on CPU took 1.2 to 1.4 times as long
   (scripts/benchmarks/attention.py).
   """
-  logits = jnp.einsum("bhqk,bhlk->bhql", query, key, preferred_element_type=jnp.float32)
+  product = jnp.einsum if value.dtype == jnp.float32 else half_product
+  logits = product("bhqk,bhlk->bhql", query, key)
   if position_bias is not None:
     logits = logits + position_bias
   logits = logits + jnp.where(mask, 0.0, MASKED)[:, None, None, :]
   weights = drop(jax.nn.softmax(logits, axis=-1).astype(value.dtype))
-  mixed = jnp.einsum("bhql,bhlk->bhqk", weights, value, preferred_element_type=jnp.float32)
-  return mixed.astype(value.dtype)
+  return product("bhql,bhlk->bhqk", weights, value).astype(value.dtype)
 
 
 class SelfAttention(nn.Module):

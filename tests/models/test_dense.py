@@ -1,5 +1,7 @@
 """The linear map in float32 and bfloat16: values, gradients, dtypes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ X = np.random.default_rng(0).normal(size=(5, 3, 8)).astype(np.float32)
 
 def apply(dtype: str, params, x):
   dense = Dense(4, ("embed", "mlp"), jax.nn.initializers.normal(1.0), use_bias=True, dtype=dtype)
-  return dense.apply({"params": params}, x)
+  return dense.apply({"params": params}, jnp.asarray(x))
 
 
 PARAMS = {
@@ -38,13 +40,17 @@ def test_bfloat16_sums_in_float32_and_rounds_once():
 def test_gradients_of_the_half_product_are_products_of_halves():
   x, kernel = jnp.asarray(X[0], jnp.bfloat16), PARAMS["kernel"].astype(jnp.bfloat16)
   gradient = jnp.asarray(np.random.default_rng(2).normal(size=(3, 4)), jnp.float32)
-  value, pull = jax.vjp(half_product, x, kernel)
+  value, pull = jax.vjp(partial(half_product, "bn,nf->bf"), x, kernel)
   by_x, by_kernel = pull(gradient)
   assert (value.dtype, by_x.dtype, by_kernel.dtype) == (jnp.float32, jnp.bfloat16, jnp.bfloat16)
   rounded = gradient.astype(jnp.bfloat16).astype(jnp.float32)
   assert_allclose(by_x.astype(jnp.float32), rounded @ kernel.T.astype(jnp.float32), rtol=1 / 64, atol=1e-2)
   assert_allclose(by_kernel.astype(jnp.float32), x.T.astype(jnp.float32) @ rounded, rtol=1 / 64, atol=1e-2)
-  text = jax.jit(lambda x, k, g: jax.vjp(half_product, x, k)[1](g)).lower(x, kernel, gradient).as_text()
+  text = (
+    jax.jit(lambda x, k, g: jax.vjp(partial(half_product, "bn,nf->bf"), x, k)[1](g))
+    .lower(x, kernel, gradient)
+    .as_text()
+  )
   products = [line for line in text.splitlines() if "dot_general" in line]
   assert len(products) == 2
   assert all(line.count("bf16>") >= 2 for line in products), (

@@ -11,16 +11,16 @@ from jaxtyping import Array, Float, PyTree
 
 from retrieval_jax import sharding
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.models.dense import PRODUCT
 
-SCANNED: Final = (
-  "layers"  # the name of the one module that holds all layers, stacked along its parameters' first axis
-)
+# The name of the one module that holds all layers, stacked along its parameters' first axis.
+SCANNED: Final = "layers"
 UNROLLED: Final = "layers_{}"
 
-# What the backward pass finds kept: everything, products with parameters only, or nothing but each layer's input.
+# What the backward pass finds kept: everything, what each Dense returns, or nothing but each layer's input.
 REMAT_POLICIES: Final[dict[str, Callable[..., bool] | None]] = {
   "none": None,
-  "minimal": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+  "minimal": jax.checkpoint_policies.save_only_these_names(PRODUCT),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -41,6 +41,9 @@ def run_layers(
     no longer grow with the depth; on CPU it costs 9% a step. Otherwise parameters under `layers_0`, `layers_1`, ...
   remat_policy: "none", "minimal" (keeps the products with parameters) or "full" (keeps each layer's input alone):
     activation memory against a second forward pass. XLA's CPU backend saves no memory by it.
+
+  Scanned layers are one parameter each (encoder/layers/...), so a FROZEN pattern that picks single layers
+  (encoder/layers_0/...) needs unrolled ones.
 
   Raises: UserError for an unknown remat_policy.
   """
@@ -68,14 +71,20 @@ def run_layers(
 
 
 def stacked(encoder: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-  """Returns an encoder's parameters with `layers_0`, ... stacked along a new first axis into `layers`."""
+  """Returns an encoder's parameters with `layers_0`, ... stacked along a new first axis into `layers`.
+
+  Example: `stacked({"layers_0": {"w": np.zeros(3)}, "layers_1": {"w": np.ones(3)}}, 2)["layers"]["w"].shape` is `(2, 3)`.
+  """
   layers = [encoder[UNROLLED.format(i)] for i in range(num_layers)]
   rest = {name: part for name, part in encoder.items() if name not in _unrolled(num_layers)}
   return {**rest, SCANNED: jax.tree.map(_stack, *layers)}
 
 
 def unstacked(encoder: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-  """Returns an encoder's parameters with `layers` taken apart into `layers_0`, ...: the inverse of `stacked`."""
+  """Returns an encoder's parameters with `layers` taken apart into `layers_0`, ...: the inverse of `stacked`.
+
+  Example: `unstacked({"layers": {"w": np.eye(2)}}, 2)["layers_1"]["w"]` is `[0.0, 1.0]`.
+  """
   rest = {name: part for name, part in encoder.items() if name != SCANNED}
   layers = [jax.tree.map(lambda x, i=i: x[i], encoder[SCANNED]) for i in range(num_layers)]
   return {**rest, **dict(zip(_unrolled(num_layers), layers, strict=True))}

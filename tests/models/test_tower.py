@@ -118,6 +118,23 @@ def test_scan_and_remat_change_no_value_and_no_gradient(
   )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_minimal_keeps_what_the_parameters_multiply_and_full_keeps_nothing(dtype):
+  """A layer has 6 products with parameters and 2 in the attention; a gradient repeats those that are not kept."""
+
+  def products(policy: str) -> int:
+    encoder = BertEncoder(2, 2, 8, 16, dtype=dtype, remat_policy=policy)
+    model = dual_encoder(Tower(encoder, vocab_size=16))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    gradient = jax.grad(lambda p: jnp.sum(model.encode_queries(p, TOKENS) ** 2))
+    return str(jax.make_jaxpr(gradient)(shapes)).count("dot_general[")
+
+  layers = 2
+  none, minimal, full = (products(policy) for policy in layer_stack.REMAT_POLICIES)
+  assert minimal - none == 2 * layers
+  assert full - none == (6 + 2) * layers
+
+
 def test_scanned_layers_start_different():
   encoder = T5Encoder(2, 2, 4, 8, 16, scan_layers=True)
   tree = jax.jit(dual_encoder(Tower(encoder, vocab_size=16)).init)(jax.random.key(0))

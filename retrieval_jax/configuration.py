@@ -5,6 +5,7 @@ checks here close these gaps before a program starts.
 """
 
 import ast
+import io
 import os
 import pathlib
 import re
@@ -31,6 +32,7 @@ COMPONENTS = {
 MACRO = "gin.macro"
 _ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")
 _MENTION = re.compile(r"%(\w+)")
+_HERE = re.compile(r"""(['"])here:""")
 _INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
 
 
@@ -104,7 +106,8 @@ def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Seque
 
   # gin's second reader takes `runs/x.gin` for a Python package and dies with a TypeError where a folder of that
   # name without __init__.py lies in the working directory (TensorBoard's usual `runs/`).
-  gin_config._FILE_READERS[:] = [(open, os.path.isfile)]
+  readers: list[Any] = [(_opened, os.path.isfile)]
+  gin_config._FILE_READERS[:] = readers
   for path in search_paths:
     gin.add_config_file_search_path(path)
   for file in files:
@@ -113,6 +116,13 @@ def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Seque
   for binding in bindings:
     with _translated(f"--gin.{binding.replace(' = ', '=', 1)}"):
       gin.parse_config(binding)
+
+
+def _opened(path: str) -> io.StringIO:
+  """Returns a gin file's text; `here:` at the beginning of a string is the folder of the file that says it."""
+  folder = pathlib.Path(path).absolute().parent
+  text = "\n".join(_lines(pathlib.Path(path)))
+  return io.StringIO(_HERE.sub(lambda match: f"{match.group(1)}{folder.as_posix()}/", text))
 
 
 class _translated:
@@ -307,9 +317,10 @@ def _reachable(config: Mapping[tuple[str, str], Mapping[str, Any]], program: str
   return {name for name, selector in seen if selector == MACRO}
 
 
-def section_str(roots: Iterable[str]) -> str:
+def section_str(roots: Iterable[str], replaced: Mapping[str, str]) -> str:
   """Returns the operative configuration of these macros alone, as gin text that defines them.
 
+  replaced: string values to write otherwise, wherever they stand: the paths of vocabularies that were copied.
   gin records what a macro's component was called with under the macro's name as scope; those scopes are taken off
   again, so that a later file or flag that binds the plain name still wins.
   """
@@ -328,6 +339,11 @@ def section_str(roots: Iterable[str]) -> str:
         kept[plain, selector] = parameters
         for _, scopes in _references(parameters):
           wanted.update(scopes)
+  for key, parameters in kept.items():
+    kept[key] = {
+      name: replaced.get(value, value) if isinstance(value, str) else value
+      for name, value in parameters.items()
+    }
   lines = gin_config._config_str(kept).split("\n")
   body = "\n".join(line for line in lines if not line.startswith(("from ", "import ")))
   names = {*re.findall(r"(?<![\w.])(\w+)\.", body), "dynamic_registration"}

@@ -4,19 +4,20 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from retrieval_jax import paths, portable
 from retrieval_jax.checkpoints import Checkpoints
+from retrieval_jax.data.text_inputs import TEMPLATE
 from retrieval_jax.errors import UserError, nearest
-from retrieval_jax.interop import reading, sources
+from retrieval_jax.interop import sources
 from retrieval_jax.interop.foreign import ForeignModel, ForeignTower
 from retrieval_jax.interop.new_folder import new_folder
 from retrieval_jax.interop.report import ParameterReport
-from retrieval_jax.model_section import FILE, keep_vocabularies, read_model_section, section_of
-from retrieval_jax.partitioning import partitioner
-from retrieval_jax.retriever import Retriever, check_vocabulary, checkpoint_params, model_manifest
+from retrieval_jax.model_section import FILE, keep_vocabularies, read_model_section, scheme_of, section_of
+from retrieval_jax.retriever import Retriever, check_inputs, checkpoint_params, model_manifest
 from retrieval_jax.train_state import TrainState
+from retrieval_jax.weights import host_partitioner, read_model
 
 OWN: Final = "retrieval_jax"
 FORMATS: Final = (OWN, "sentence_transformers", "huggingface", "t5x")
@@ -29,6 +30,7 @@ class Overrides(NamedTuple):
   vocab_size: int | None = None
   pooling: str | None = None
   normalize: bool | None = None
+  cased: bool | None = None
   query_length: int | None = None
   passage_length: int | None = None
   query_prefix: str | None = None
@@ -54,7 +56,7 @@ def convert(
 
   Raises: UserError if the source cannot be read or the target cannot hold the model; then nothing is written.
 
-  Cost: the model's float32 parameters once in host memory, twice for a MODEL_DIR.
+  Cost: two to three times the model's float32 parameters in host memory; nothing on an accelerator.
 
   Example: `convert("/tmp/run", "/tmp/exported", target_format="sentence_transformers")`.
   """
@@ -62,52 +64,96 @@ def convert(
     raise UserError(
       f"--format={target_format}: expected one of {', '.join(FORMATS)}{nearest(target_format, FORMATS)}"
     )
-  model, found_step, kind = _read(source, overrides, step)
+  source_model = _read(source, overrides, step)
+  model = source_model.towers
   report = ParameterReport([*model.query.report, *(model.passage.report if model.passage else ())])
-  print(f"{source} ({kind})")
+  print(f"{source} ({source_model.kind})")
   print(report if dry_run else report.summary)
-  for side, tower in (
-    (("model", model.query),)
-    if model.passage is None
-    else (("queries", model.query), ("passages", model.passage))
-  ):
+  sides = (
+    {"model": model.query} if model.passage is None else {"queries": model.query, "passages": model.passage}
+  )
+  for side, tower in sides.items():
     print(f"{side}: {_described(tower)}")
+  folder = pathlib.Path(target).expanduser()
+  _check(folder, target_format, source_model)
+  _note_template(model, target_format)
   if dry_run:
     print(f"dry run: nothing was written; without it {target} would be a {target_format} folder")
     return report
-  model = _with_text(model, overrides)
-  if target_format == OWN or all(t is None or t.text.vocabulary_path for t in model):
-    check_vocabulary(Retriever(portable.pair_of(model), portable.inputs_of(model)))
-  _WRITERS[target_format](pathlib.Path(target).expanduser(), model, found_step, source)
+  _WRITERS[target_format](folder, source_model)
   print(f"{target} is written ({target_format}){_NEXT[target_format].format(target=target)}")
   return report
 
 
-def _read(source: str, overrides: Overrides, step: int | None) -> tuple[ForeignModel, int, str]:
-  """Returns the model as interop's writers take it, its step, and what it was."""
+class Source(NamedTuple):
+  """What was read. sharing: the scheme that the source names (a MODEL_DIR does), None to go by what is shared."""
+
+  name: str
+  kind: str
+  towers: ForeignModel
+  sharing: str | None = None
+  step: int = 0
+
+
+def _read(source: str, overrides: Overrides, step: int | None) -> Source:
+  """Returns the model as interop's writers take it, with the command's settings."""
   folder = sources.locate(source)
   kind = sources.detect(folder)
-  if kind == OWN:
-    for name in ("vocabulary", "vocab_size", "pooling", "normalize"):
-      if getattr(overrides, name) is not None:
-        raise UserError(f"{source} was trained here and says itself what --{name} would: leave the flag out.")
-    retriever = read_model_section(folder)
-    params, step = checkpoint_params(retriever, partitioner(), folder, step=step)
-    foreign = portable.foreign_of(retriever.model, params, _inputs(retriever.inputs, overrides))
-    return foreign, step, f"{kind}, checkpoint {step}"
-  if step is not None:
-    raise UserError(f"--step: {source} is no MODEL_DIR of retrieval_jax; leave it out.")
-  foreign = reading.read(source, vocab_size=overrides.vocab_size)
-  towers = [None if tower is None else _changed(tower, overrides) for tower in foreign]
-  query, passage = towers
-  assert query is not None
-  return ForeignModel(query, passage), 0, kind
+  if kind != OWN:
+    foreign = read_model(source, vocab_size=overrides.vocab_size, step=step)
+    towers = (None if tower is None else _changed(tower, overrides) for tower in foreign)
+    return Source(source, kind, _with_text(ForeignModel(*towers), overrides))  # pyright: ignore[reportArgumentType]
+  for name in ("vocabulary", "vocab_size", "pooling", "normalize", "cased"):
+    if getattr(overrides, name) is not None:
+      raise UserError(f"{source} was trained here and says itself what --{name} would: leave the flag out.")
+  retriever = read_model_section(folder)
+  params, found = checkpoint_params(retriever, host_partitioner(), folder, step=step)
+  foreign = portable.foreign_of(retriever.model, params, retriever.inputs)
+  sharing = scheme_of(retriever.model)
+  return Source(source, f"{kind}, checkpoint {found}", _with_text(foreign, overrides), sharing, found)
 
 
-def _inputs(inputs: Any, overrides: Overrides) -> Any:
-  names = ("query_length", "passage_length", "query_prefix", "passage_prefix")
-  given = {name: getattr(overrides, name) for name in names if getattr(overrides, name) is not None}
-  return inputs._replace(**given)
+def _check(folder: pathlib.Path, target_format: str, source: Source) -> None:
+  """Raises UserError for what the writer would refuse: a dry run says so too."""
+  model = source.towers
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise UserError(
+      f"{folder}: is there already; expected a new or an empty folder. Choose another, or remove it."
+    )
+  if target_format == OWN or all(tower is None or tower.text.vocabulary_path for tower in model):
+    check_inputs(_retriever(source))
+  if target_format == "t5x":
+    from retrieval_jax.interop import t5x_target
+
+    t5x_target.target(_one_text(model))
+  if target_format == "huggingface" and _one_text(model).passage is not None:
+    raise UserError(
+      "a Hugging Face encoder folder holds one tower, and queries and passages have one each here: use "
+      "--format=sentence_transformers."
+    )
+  if target_format == "huggingface" and model.query.spec.projection_dim is not None:
+    raise UserError(
+      f"the model projects to {model.query.spec.projection_dim} dimensions, which a Hugging Face encoder folder has no "
+      "place for: use --format=sentence_transformers."
+    )
+  attention = [tower for tower in model if tower is not None and tower.spec.pooling == "attention"]
+  if target_format != OWN and attention:
+    raise UserError(
+      f"attention pooling has no place in a {target_format} folder: encode with retrieval_jax, or train with mean pooling."
+    )
+
+
+def _note_template(model: ForeignModel, target_format: str) -> None:
+  template = (model.passage or model.query).text.template
+  if target_format != OWN and template not in (None, TEMPLATE):
+    print(
+      f"note: a {target_format} folder has no place for PASSAGE_TEMPLATE: whoever encodes passages with it must join "
+      f"title and text as {template!r}"
+    )
+
+
+def _retriever(source: Source) -> Retriever:
+  return Retriever(portable.pair_of(source.towers, sharing=source.sharing), portable.inputs_of(source.towers))
 
 
 def _changed(tower: ForeignTower, overrides: Overrides) -> ForeignTower:
@@ -130,45 +176,36 @@ def _described(tower: ForeignTower) -> str:
   )
 
 
-def _write_own(folder: pathlib.Path, model: ForeignModel, step: int, source: str) -> None:
-  retriever = Retriever(portable.pair_of(model), portable.inputs_of(model))
-  params = portable.params_of(retriever.model, model, partitioner())
+def _write_own(folder: pathlib.Path, source: Source) -> None:
+  retriever = _retriever(source)
+  params = portable.params_of(retriever.model, source.towers, host_partitioner())
   # A state of no optimizer and no loss: the model can be read from it, a training cannot be resumed.
-  state = TrainState(step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]
+  state = TrainState(source.step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]
   with new_folder(folder) as building:
-    section = section_of(
-      retriever.model, retriever.inputs, title=f"Converted from {source}.", file=folder.absolute() / FILE
-    )
-    with paths.atomic_write(building / FILE) as file:
-      file.write(keep_vocabularies(section, building))
+    names = keep_vocabularies(retriever.inputs, building)
+    title, file = f"Converted from {source.name}.", folder.absolute() / FILE
+    with paths.atomic_write(building / FILE) as section:
+      section.write(section_of(retriever.model, retriever.inputs, title=title, file=file, vocabularies=names))
     with Checkpoints(building) as checkpoints:
-      checkpoints.save(step, state, manifest=model_manifest(retriever))
+      checkpoints.save(source.step, state, manifest=model_manifest(retriever))
 
 
-def _write_foreign(kind: str) -> Callable[..., None]:
-  def write(folder: pathlib.Path, model: ForeignModel, step: int, source: str) -> None:
-    del source
-    if kind != "sentence_transformers":
-      model = _one_text(model)
-    if kind == "t5x":
-      from retrieval_jax.interop import t5x
+def _write_t5x(folder: pathlib.Path, source: Source) -> None:
+  from retrieval_jax.interop import t5x
 
-      t5x.write(folder, model, step=step)
-    elif kind == "huggingface":
-      from retrieval_jax.interop import huggingface
+  t5x.write(folder, _one_text(source.towers), step=source.step)
 
-      if model.passage is not None:
-        raise UserError(
-          "a Hugging Face encoder folder holds one tower, and queries and passages have one each here: use "
-          "--format=sentence_transformers."
-        )
-      huggingface.write(folder, model.query)
-    else:
-      from retrieval_jax.interop import sentence_transformers
 
-      sentence_transformers.write(folder, model)
+def _write_huggingface(folder: pathlib.Path, source: Source) -> None:
+  from retrieval_jax.interop import huggingface
 
-  return write
+  huggingface.write(folder, _one_text(source.towers).query)
+
+
+def _write_sentence_transformers(folder: pathlib.Path, source: Source) -> None:
+  from retrieval_jax.interop import sentence_transformers
+
+  sentence_transformers.write(folder, source.towers)
 
 
 def _one_text(model: ForeignModel) -> ForeignModel:
@@ -196,15 +233,19 @@ def _with_text(model: ForeignModel, overrides: Overrides) -> ForeignModel:
     length, prefix = getattr(overrides, f"{side}_length"), getattr(overrides, f"{side}_prefix")
     if overrides.vocabulary is not None:
       kind = "word_piece" if tower.spec.encoder.family == "bert" else "sentence_piece"
-      text = text._replace(vocabulary=kind, vocabulary_path=paths.resolve(overrides.vocabulary))
+      text = text._replace(vocabulary=kind, vocabulary_path=paths.resolve(overrides.vocabulary), options={})
+    if overrides.cased:
+      text = text._replace(options={**text.options, "lowercase": False})
     text = text._replace(max_length=text.max_length if length is None else length)
     sides.append(tower._replace(text=text._replace(prefix=text.prefix if prefix is None else prefix)))
   return ForeignModel(*sides)
 
 
-_WRITERS: Final[Mapping[str, Callable[..., None]]] = {
+_WRITERS: Final[Mapping[str, Callable[[pathlib.Path, Source], None]]] = {
   OWN: _write_own,
-  **{kind: _write_foreign(kind) for kind in FORMATS if kind != OWN},
+  "sentence_transformers": _write_sentence_transformers,
+  "huggingface": _write_huggingface,
+  "t5x": _write_t5x,
 }
 _NEXT: Final = {
   OWN: "; search or evaluate it with --gin.MODEL_DIR={target}, train from it with --gin_file={target}/model.gin",
@@ -284,6 +325,9 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
     action=argparse.BooleanOptionalAction,
     default=None,
     help="whether embeddings have length 1, for a bare encoder",
+  )
+  add(
+    "--cased", action="store_true", default=None, help="whether the vocab.txt of --vocabulary is a cased one"
   )
   add("--query_length", type=int, help="tokens, special ones included")
   add("--passage_length", type=int)

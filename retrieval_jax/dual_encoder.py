@@ -13,8 +13,9 @@ from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop import reading, sources
 from retrieval_jax.interop.foreign import ForeignModel
+from retrieval_jax.model_section import read_model_section
 from retrieval_jax.partitioning import Partitioner, partitioner
-from retrieval_jax.retriever import Retriever, check_vocabulary, checkpoint_params
+from retrieval_jax.retriever import Retriever, check_inputs, checkpoint_params
 
 
 class DualEncoder:
@@ -44,7 +45,7 @@ class DualEncoder:
     dtype: str = "float32",
     tokens_per_batch: int | None = None,
   ):
-    check_vocabulary(retriever)
+    check_inputs(retriever)
     self.retriever, self.params, self.source = retriever, params, source
     self.encoder = Encoder(
       retriever.model,
@@ -94,8 +95,6 @@ class DualEncoder:
         raise UserError(
           f"{path} was trained here and brings its vocabulary: leave vocabulary and vocab_size out."
         )
-      from retrieval_jax.model_section import read_model_section
-
       retriever = read_model_section(folder)
       given = {
         "query_length": query_length,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from retrieval_jax import configuration
 from retrieval_jax.errors import UserError
 from retrieval_jax.model_section import FILE, ROOTS, keep_vocabularies
-from retrieval_jax.paths import atomic_write, cache_dir, here, output_dir
+from retrieval_jax.paths import atomic_write, cache_dir, output_dir
 
 CONFIGS = "retrieval_jax.configs"
 
@@ -75,10 +75,9 @@ def run(program: str, argv: Sequence[str]) -> object:
   def on_start(folder: pathlib.Path) -> None:
     write_run_files(folder, [program, *argv])
 
-  with here([file.path.parent for file in files]):
-    if spec.takes_queries:
-      return configured(flags.query, on_start=on_start)
-    return configured(on_start=on_start)
+  if spec.takes_queries:
+    return configured(flags.query, on_start=on_start)
+  return configured(on_start=on_start)
 
 
 def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -187,7 +186,8 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
 
   with atomic_write(folder / "config.gin") as file:
     file.write(gin.operative_config_str())
-  section = keep_vocabularies(configuration.section_str(ROOTS), folder)
+  copies = keep_vocabularies(gin.get_configurable(f"INPUTS/{configuration.MACRO}")(), folder)
+  section = configuration.section_str(ROOTS, copies)
   with atomic_write(folder / FILE) as file:
     file.write(section)
   with atomic_write(folder / "versions.json") as file:

@@ -1,8 +1,7 @@
 """The model section of a MODEL_DIR (model.gin): written for a model without gin files of its own, and read back."""
 
 import pathlib
-import re
-import shutil
+from collections.abc import Mapping
 from typing import Any, Final
 
 from retrieval_jax import configuration, paths
@@ -16,10 +15,6 @@ from retrieval_jax.retriever import Retriever
 FILE: Final = "model.gin"
 VOCABULARY_FOLDER: Final = "vocabulary"
 ROOTS: Final = ("MODEL", "INPUTS")
-_VOCABULARY_LINE: Final = re.compile(
-  r"""^((?:\S*vocabularies\.\w+\.path|\w*VOCABULARY_PATH) =(?:\s*\\\n)?\s*)(['"])([^'"\n]+)\2$""", re.M
-)
-
 HEADER: Final = """# {title}
 # Train from it: python -m retrieval_jax.train --gin_file={file} --gin_file=losses/samtone.gin --gin_file=data/... \\
 #   --gin.MODEL_DIR=... --gin.TRAIN_STEPS=...
@@ -36,28 +31,32 @@ from retrieval_jax.models import tower
 """
 
 
-def section_of(model: TowerPair, inputs: TextInputs, *, title: str, file: pathlib.Path) -> str:
+def section_of(
+  model: TowerPair, inputs: TextInputs, *, title: str, file: pathlib.Path, vocabularies: Mapping[str, str]
+) -> str:
   """Returns gin text that defines MODEL, INPUTS and PRETRAINED of a model, in the macros of towers/text_tower.gin.
 
-  Vocabularies are written as `here:vocabulary/...`: see `keep_vocabularies`.
+  vocabularies: of `keep_vocabularies`.
 
   Raises: UserError for a tower that has no such text (a feature-bag tower).
+
+  Example: `section_of(model, inputs, title="Mine.", file=folder / "model.gin", vocabularies=names)`.
   """
   towers = {"query": model.query_tower, "passage": model.passage_tower}
   if model.query_tower == model.passage_tower:
     del towers["passage"]
-  lines = [f"SHARING = {_scheme(model)!r}"]
-  lines += _macros(model, inputs, file.parent)
+  lines = [f"SHARING = {scheme_of(model)!r}"]
+  lines += _macros(model, inputs)
   lines += ["", "MODEL = @dual_encoder.dual_encoder()", "dual_encoder.dual_encoder.sharing = %SHARING"]
   names = {"query": "tower", "passage": "passage_tower"}
   lines += [f"dual_encoder.dual_encoder.{names[side]} = @{side}/tower.Tower()" for side in towers]
   for side, tower in towers.items():
     lines += ["", *_tower(side, tower)]
-  lines += ["", *_inputs(inputs), ""]
+  lines += ["", *_inputs(inputs, vocabularies), ""]
   return HEADER.format(title=title, file=file) + "\n".join(lines)
 
 
-def _macros(model: TowerPair, inputs: TextInputs, folder: pathlib.Path) -> list[str]:
+def _macros(model: TowerPair, inputs: TextInputs) -> list[str]:
   return [
     f"ACTIVATION_DTYPE = {model.query_tower.dtype!r}",
     "DROPOUT_RATE = 0.1",
@@ -68,7 +67,8 @@ def _macros(model: TowerPair, inputs: TextInputs, folder: pathlib.Path) -> list[
     f"QUERY_PREFIX = {inputs.query_prefix!r}",
     f"PASSAGE_PREFIX = {inputs.passage_prefix!r}",
     f"PASSAGE_TEMPLATE = {inputs.passage_template!r}",
-    f"INITIAL_CHECKPOINT_PATH = {str(folder)!r}",
+    f"INITIAL_CHECKPOINT_PATH = '{paths.HERE_PREFIX}.'",
+    "RESIZE_VOCABULARY = False",
   ]
 
 
@@ -91,7 +91,7 @@ def _tower(side: str, tower: Any) -> list[str]:
   ]
 
 
-def _inputs(inputs: TextInputs) -> list[str]:
+def _inputs(inputs: TextInputs, vocabularies: Mapping[str, str]) -> list[str]:
   macros = ("query_length", "passage_length", "query_prefix", "passage_prefix", "passage_template")
   lines = ["INPUTS = @text_inputs.TextInputs()"]
   lines += [f"text_inputs.TextInputs.{name} = %{name.upper()}" for name in macros]
@@ -107,49 +107,61 @@ def _inputs(inputs: TextInputs) -> list[str]:
     lines += [f"text_inputs.TextInputs.{field} = @{field}/{kind}()"]
     lines += [
       f"{field}/{kind}.{name} = {value!r}"
-      for name, value in {"path": str(vocabulary.file), **vocabulary.options}.items()
+      for name, value in {"path": vocabularies[vocabulary.path], **vocabulary.options}.items()
     ]
   return [
     *lines,
     "",
     "PRETRAINED = @pretrained.Pretrained()",
     "pretrained.Pretrained.path = %INITIAL_CHECKPOINT_PATH",
+    "pretrained.Pretrained.resize_vocabulary = %RESIZE_VOCABULARY",
   ]
 
 
-def _scheme(model: TowerPair) -> str:
+def scheme_of(model: TowerPair) -> str:
+  """Returns the name of the model's sharing scheme.
+
+  Example: `scheme_of(dual_encoder(tower, sharing="ade_spl"))` is "ade_spl".
+  """
   for name, scheme in SHARING.items():
     if (scheme.shared, scheme.frozen) == (model.shared, model.frozen):
       return name
   raise AssertionError(model.shared)
 
 
-def keep_vocabularies(section: str, folder: pathlib.Path) -> str:
-  """Returns the section with every vocabulary's file copied to folder/vocabulary and named `here:vocabulary/...`.
+def keep_vocabularies(inputs: TextInputs, folder: pathlib.Path) -> dict[str, str]:
+  """Copies the vocabularies' files to folder/vocabulary; returns, by its path as given, the `here:` name of each copy.
 
-  The folder then stands alone: it can be moved, and the package or file that the vocabulary came from may go.
+  The folder then stands alone: it can be moved, and the package or file that a vocabulary came from may go. A vocabulary
+  of a class of one's own stays where it is.
+
+  Raises: UserError if a file cannot be read.
+
+  Example: `keep_vocabularies(inputs, folder)` is `{"spiece.model": "here:vocabulary/spiece.model"}`.
   """
-
-  def copied(match: re.Match) -> str:
-    start, quote, path = match.groups()
-    source = paths.resolve(path)
+  names = {}
+  for vocabulary in (inputs.vocabulary, inputs.passage_vocabulary):
+    if not isinstance(vocabulary, WordPiece | SentencePiece):
+      continue
+    source = vocabulary.file
     target = folder / VOCABULARY_FOLDER / source.name
     number = 1
     while target.exists() and target.read_bytes() != source.read_bytes():  # two vocabularies of one file name
       number += 1
       target = target.with_name(f"{source.stem}_{number}{source.suffix}")
     if not target.exists():
-      target.parent.mkdir(parents=True, exist_ok=True)
-      shutil.copyfile(source, target)
-    return f"{start}{quote}{paths.HERE_PREFIX}{VOCABULARY_FOLDER}/{target.name}{quote}"
-
-  return _VOCABULARY_LINE.sub(copied, section)
+      with paths.atomic_write(target, "wb") as file:
+        file.write(source.read_bytes())
+    names[vocabulary.path] = f"{paths.HERE_PREFIX}{VOCABULARY_FOLDER}/{target.name}"
+  return names
 
 
 def read_model_section(folder: pathlib.Path) -> Retriever:
   """Returns the model and inputs that MODEL_DIR/model.gin describes. The gin configuration in use stays as it is.
 
   Raises: UserError if the file is missing or does not define them.
+
+  Example: `read_model_section(pathlib.Path("/tmp/run")).model.embed_dim`.
   """
   path = folder / FILE
   if not path.is_file():
@@ -159,8 +171,7 @@ def read_model_section(folder: pathlib.Path) -> Retriever:
     raise UserError(
       f"{path} is damaged: it does not define MODEL and INPUTS. Write it anew by resuming the training."
     )
-  with paths.here([folder]):
-    model, inputs = configuration.evaluated(section, ROOTS)
+  model, inputs = configuration.evaluated(section, ROOTS)
   if not isinstance(model, TowerPair) or not isinstance(inputs, TextInputs):
     raise UserError(f"{path}: MODEL and INPUTS are not a dual encoder and text inputs.")
   return Retriever(model, inputs)

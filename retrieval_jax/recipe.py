@@ -1,5 +1,6 @@
 """The recipe of a training: its parts, whether they fit together, and what a checkpoint says of them."""
 
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import Retriever, check_vocabulary, model_manifest
+from retrieval_jax.retriever import Retriever, check_inputs, model_manifest
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step
 
@@ -94,7 +95,7 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
       f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
       "has fewer than two different passages, so there is no negative to learn from. Raise BATCH_SIZE or add data."
     )
-  check_vocabulary(recipe.retriever)
+  check_inputs(recipe.retriever)
   abstract = jax.eval_shape(lambda: state_creator(recipe, data)(jax.random.key(seed), None))
   jax.eval_shape(step, abstract, batch)
   for evaluator in recipe.evaluators:
@@ -119,6 +120,20 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       f"{folder} was trained with another vocabulary, other lengths or prefixes (see its model.gin). "
       "Resume with the same, or start in another MODEL_DIR."
     )
-  for name in ("model", "task", "task_fingerprint", "batch_size", "seed"):
+  before, after = saved.get("computation"), json.loads(json.dumps(now["computation"]))
+  if isinstance(before, Mapping) and before != after:
+    names = sorted({*before, *after})
+    lines = [
+      f"  {name}: was {before.get(name)!r}, is {after.get(name)!r}"
+      for name in names
+      if before.get(name) != after.get(name)
+    ]
+    raise UserError(
+      f"{folder} was trained with a model that computes something else of the same parameters:\n"
+      + "\n".join(lines)
+      + "\nResume with the same (see its model.gin), or start in another MODEL_DIR from its weights: "
+      f"INITIAL_CHECKPOINT_PATH={folder}."
+    )
+  for name in ("task", "task_fingerprint", "batch_size", "seed"):
     if saved.get(name) != now[name]:
       print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

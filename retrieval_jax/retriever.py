@@ -1,4 +1,4 @@
-"""A retriever: the dual encoder with the inputs it reads and the weights it starts from. What a checkpoint is a state of."""
+"""A retriever: the dual encoder with the inputs it reads and the weights it starts from; its parameters in a checkpoint."""
 
 import pathlib
 import sys
@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from retrieval_jax.checkpoints import Checkpoints
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
+from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import Partitioner
@@ -29,19 +30,40 @@ class Retriever(NamedTuple):
 
   @property
   def start(self) -> Pretrained | None:
-    """The weights to start from, or None to start from random numbers."""
-    return None if self.pretrained is None or self.pretrained.path is None else self.pretrained
+    """The weights to start from, or None to start from random numbers.
+
+    Raises: UserError for weights of the passage tower alone.
+    """
+    start = self.pretrained
+    if start is None or start.path is None:
+      if start is not None and start.passage_path is not None:
+        raise UserError(
+          f"PASSAGE_CHECKPOINT_PATH={start.passage_path} is set and INITIAL_CHECKPOINT_PATH is not: name the query "
+          "tower's weights too."
+        )
+      return None
+    return start
 
 
-def check_vocabulary(retriever: Retriever) -> None:
-  """Raises UserError when the vocabulary has ids that the token table of a tower lacks: they would be clipped."""
+def check_inputs(retriever: Retriever) -> None:
+  """Raises UserError when the inputs do not fit the towers: ids that a token table lacks, which would be clipped, or texts
+  longer than an encoder has positions.
+
+  Example: `check_inputs(Retriever(model, inputs))`.
+  """
   inputs = retriever.inputs
-  for side, tower, vocabulary in (
-    ("query", retriever.model.query_tower, inputs.query_side.vocabulary),
-    ("passage", retriever.model.passage_tower, inputs.passage_side.vocabulary),
+  for side, tower, own in (
+    ("query", retriever.model.query_tower, inputs.query_side),
+    ("passage", retriever.model.passage_tower, inputs.passage_side),
   ):
-    words = vocabulary.vocab_size
-    if isinstance(tower, Tower) and words > tower.vocab_size:
+    if not isinstance(tower, Tower):
+      continue
+    words = own.vocabulary.vocab_size
+    if isinstance(tower.encoder, BertEncoder) and own.length > tower.encoder.max_positions:
+      raise UserError(
+        f"{side.upper()}_LENGTH={own.length}: the {side} tower has {tower.encoder.max_positions} positions. Lower it."
+      )
+    if words > tower.vocab_size:
       raise UserError(
         f"the vocabulary has {words:,} entries, the {side} tower's token table {tower.vocab_size:,} rows. "
         "Use the vocabulary that belongs to the model, or give the tower as many rows."
@@ -66,42 +88,25 @@ def model_manifest(retriever: Retriever) -> dict[str, object]:
   return {
     "inputs": retriever.inputs.fingerprint,
     "vocabulary": vocabulary_fingerprint(retriever.inputs),
-    "model": retriever.model.digest,
+    "computation": retriever.model.computation(),
   }
-
-
-def initial_params(retriever: Retriever, partitioner: Partitioner, *, seed: int) -> PyTree[Array]:
-  """Returns the parameters before training, on the mesh: initialised from seed, then overlaid with the pretrained."""
-  check_vocabulary(retriever)
-  model = retriever.model
-  abstract = jax.eval_shape(model.init, jax.random.key(seed))
-  shardings = partitioner.shardings(abstract, model.logical_axes())
-  start = retriever.start
-  if start is not None and start.passage_path is None and start.is_own:
-    params, step = _restored(retriever, abstract_with(abstract, shardings), start.folder(), step=None)
-    if jax.process_index() == 0:
-      print(f"pretrained: {start.path}, checkpoint {step}", file=sys.stderr)
-    return params
-  params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(seed))
-  return params if start is None else jax.device_put(start.overlay(model, params), shardings)
 
 
 def checkpoint_params(
   retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
 ) -> tuple[PyTree[Array], int]:
-  """Returns (parameters, step) of MODEL_DIR's checkpoint `step` (None: the newest); the mesh may be another one."""
-  check_vocabulary(retriever)
+  """Returns (parameters, step) of MODEL_DIR's checkpoint `step` (None: the newest); the mesh may be another one.
+
+  Raises: UserError if there is none, or if it is of another architecture or vocabulary.
+
+  Example: `checkpoint_params(retriever, partitioner(), pathlib.Path("/tmp/run"))`.
+  """
+  check_inputs(retriever)
   model = retriever.model
   abstract = jax.eval_shape(model.init, jax.random.key(0))
   target = abstract_with(abstract, partitioner.shardings(abstract, model.logical_axes()))
   if not folder.is_dir():
     raise UserError(f"MODEL_DIR={folder}: no such folder. Train first, or correct the path.")
-  return _restored(retriever, target, folder, step=step)
-
-
-def _restored(
-  retriever: Retriever, target: PyTree[jax.ShapeDtypeStruct], folder: pathlib.Path, *, step: int | None
-) -> tuple[PyTree[Array], int]:
   with Checkpoints(folder, read_only=True) as checkpoints:
     params, found = checkpoints.restore_params(target, step=step)
     trained_with = checkpoints.manifest(found).get("vocabulary")
@@ -111,20 +116,3 @@ def _restored(
       "another was named). Its token ids would mean other words: give the vocabulary of the training."
     )
   return params, found
-
-
-def evaluation_params(
-  retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
-) -> tuple[PyTree[Array], int, str]:
-  """Returns (parameters, step, where they come from) for programs that read a model.
-
-  The folder's checkpoints come first; a folder without any stands for the pretrained weights, step 0 ("zero-shot").
-  Raises: UserError when there is neither.
-  """
-  trained = folder.is_dir() and any(folder.glob("checkpoint_*"))
-  if trained or step is not None or retriever.start is None:
-    params, found = checkpoint_params(retriever, partitioner, folder, step=step)
-    return params, found, str(folder / f"checkpoint_{found}")
-  where = "has no checkpoint" if folder.is_dir() else "does not exist"
-  print(f"MODEL_DIR={folder} {where}: taking the pretrained weights as they are", file=sys.stderr)
-  return initial_params(retriever, partitioner, seed=0), 0, "pretrained"

@@ -20,7 +20,8 @@ from retrieval_jax.index.exact import search_exact
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Ranking
-from retrieval_jax.retriever import Retriever, announce, evaluation_params
+from retrieval_jax.retriever import Retriever, announce
+from retrieval_jax.weights import evaluation_params
 
 
 def task_name(task: RetrievalData | Source) -> str:

@@ -31,11 +31,12 @@ from retrieval_jax.recipe import (
   state_creator,
 )
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import announce, initial_params
+from retrieval_jax.retriever import announce
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
 from retrieval_jax.training_log import Stopwatch, TrainingLog
+from retrieval_jax.weights import initial_params
 
 
 class NonFiniteError(UserError):
@@ -169,7 +170,7 @@ def _start(
   if restored is not None:
     return restored
   params = initial_params(recipe.retriever, partitioner, seed=seed)
-  return jax.jit(create, out_shardings=shardings)(rng, params), 0
+  return jax.jit(create, out_shardings=shardings, donate_argnums=1)(rng, params), 0
 
 
 def _to_host(step: int, device_metrics: Mapping[str, Array]) -> dict[str, float]:

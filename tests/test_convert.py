@@ -5,15 +5,21 @@ import re
 import shutil
 
 import gin
+import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from retrieval_jax import convert, launch
-from retrieval_jax.data.vocabularies import train_sentencepiece
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.vocabularies import WordPiece, train_sentencepiece
 from retrieval_jax.dual_encoder import DualEncoder
+from retrieval_jax.errors import UserError
 from retrieval_jax.interop import sentence_transformers, t5x
 from retrieval_jax.interop.foreign import EncoderSpec, ForeignModel, TextSpec, TowerSpec
+from retrieval_jax.models.dual_encoder import dual_encoder
+from retrieval_jax.portable import tower_of
+from retrieval_jax.retriever import Retriever
 from tests.interop.toy_models import SPECS, V, random_tower, write_word_piece
 
 QUERIES = ["a cab", "bad face", ""]
@@ -36,6 +42,28 @@ def vectors(path, **options) -> tuple[np.ndarray, np.ndarray]:
 def assert_same_vectors(one, other) -> None:
   for ours, theirs in zip(one, other, strict=True):
     assert_allclose(ours, theirs, atol=1e-5)
+
+
+def train_flags(tmp_path) -> list[str]:
+  (tmp_path / "train.tsv").write_text(
+    "".join(f"a {w}\tbad {w} face\n" for w in ("cab", "fed", "deaf", "babe") * 4)
+  )
+  return [
+    "--gin_file=losses/samtone.gin",
+    "--gin_file=data/tsv.gin",
+    f"--gin.DATA_PATH={tmp_path / 'train.tsv'}",
+    "--gin.BATCH_SIZE=16",
+    "--gin.TRAIN_STEPS=1",
+    "--gin.LEARNING_RATE=1e-9",
+  ]
+
+
+def train(*flags) -> None:
+  gin.clear_config()
+  try:
+    launch.run("train", [str(flag) for flag in flags])
+  finally:
+    gin.clear_config()
 
 
 @pytest.fixture(scope="module")
@@ -161,30 +189,14 @@ def test_vocab_size_adds_rows_and_says_so(pair, sentence_piece, tmp_path, capsys
 
 def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, capfd):
   run(f"--from={bert}", f"--to={tmp_path / 'own'}")
-  (tmp_path / "train.tsv").write_text(
-    "".join(f"a {w}\tbad {w} face\n" for w in ("cab", "fed", "deaf", "babe") * 4)
-  )
-  flags = [
-    "--gin_file=losses/samtone.gin",
-    "--gin_file=data/tsv.gin",
-    f"--gin.DATA_PATH={tmp_path / 'train.tsv'}",
-    "--gin.BATCH_SIZE=16",
-    "--gin.TRAIN_STEPS=1",
-    "--gin.LEARNING_RATE=1e-9",
-  ]
-  start = [f"--gin_file={tmp_path / 'own' / 'model.gin'}", *flags]
-  try:
-    gin.clear_config()
-    launch.run("train", [*start, f"--gin.MODEL_DIR={tmp_path / 'one'}"])
-    assert "pretrained: " in capfd.readouterr().err
-    assert_same_vectors(vectors(tmp_path / "one"), vectors(bert))
-    gin.clear_config()
-    again = f"--gin.INITIAL_CHECKPOINT_PATH={tmp_path / 'one'}"
-    launch.run("train", [*start, again, f"--gin.MODEL_DIR={tmp_path / 'two'}"])
-    assert f"pretrained: {tmp_path / 'one'}, checkpoint 1" in capfd.readouterr().err
-    assert_same_vectors(vectors(tmp_path / "two"), vectors(bert))
-  finally:
-    gin.clear_config()
+  start = [f"--gin_file={tmp_path / 'own' / 'model.gin'}", *train_flags(tmp_path)]
+  train(*start, f"--gin.MODEL_DIR={tmp_path / 'one'}")
+  assert "pretrained: " in capfd.readouterr().err
+  assert_same_vectors(vectors(tmp_path / "one"), vectors(bert))
+  again = f"--gin.INITIAL_CHECKPOINT_PATH={tmp_path / 'one'}"
+  train(*start, again, f"--gin.MODEL_DIR={tmp_path / 'two'}")
+  assert f"pretrained: {tmp_path / 'one'}, checkpoint 1" in capfd.readouterr().err
+  assert_same_vectors(vectors(tmp_path / "two"), vectors(bert))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +207,7 @@ def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, 
     (["--from={bert}", "--to={tmp}/x", "--format=t5x"], "T5"),
     (["--from={bert}", "--to={bert}"], "is there already; expected a new or an empty folder"),
     (["--from={tmp}/nothing", "--to={tmp}/own"], "nothing"),
-    (["--from={bert}", "--to={tmp}/own", "--step=3"], "--step: .* is no MODEL_DIR"),
+    (["--from={bert}", "--to={tmp}/own", "--step=3"], "is no MODEL_DIR of retrieval_jax"),
     (["--from={bert}", "--to={tmp}/own", "--vocab_size=3"], "entries"),
   ],
 )
@@ -216,3 +228,95 @@ def test_a_model_dir_brings_its_own_settings(bert, tmp_path, capsys):
   with pytest.raises(SystemExit):
     run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'st'}", "--pooling=mean")
   assert "says itself what --pooling would" in capsys.readouterr().err
+
+
+def test_options_template_and_scheme_survive_ours_to_ours(tmp_path):
+  """A cased vocab.txt, a template, a frozen embedder: a conversion keeps all that decides the tokens and the training."""
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Cab", "cab", "Babe", "babe", ":", *"abcdefghij"]
+  (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+  inputs = TextInputs(
+    WordPiece(str(tmp_path / "vocab.txt"), lowercase=False), 8, 12, passage_template="{title} : {text}"
+  )
+  tower = tower_of(TowerSpec(SPECS["bert"], len(words), "attention"))
+  retriever = Retriever(dual_encoder(tower, sharing="ade_fte"), inputs)
+  params = jax.jit(retriever.model.init)(jax.random.key(0))
+  model = DualEncoder(retriever, params, source="here")
+  source = convert.Source("here", "made", model.foreign(), "ade_fte")
+  convert._write_own(tmp_path / "own", source)
+  run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'again'}", "--format=retrieval_jax")
+  again = DualEncoder.load(str(tmp_path / "again"))
+  assert again.retriever.inputs.passage_template == "{title} : {text}"
+  assert again.retriever.model.frozen_paths == ("token_embedder/.*",)
+  passage = [{"title": "Cab", "text": "Babe"}]
+  tokens = again.retriever.inputs.passage_tokens(passage)[0]
+  assert tokens[:5].tolist() == [2, words.index("Cab"), words.index(":"), words.index("Babe"), 3]
+  assert_allclose(again.encode_passages(passage), model.encode_passages(passage), atol=1e-5)
+
+
+def test_a_template_that_a_format_cannot_say_is_printed(bert, tmp_path, capsys):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  path = tmp_path / "own" / "model.gin"
+  path.write_text(path.read_text().replace("'{title} {text}'", "'{title}: {text}'"))
+  run(f"--from={tmp_path / 'own'}", f"--to={tmp_path / 'st'}")
+  assert "must join title and text as '{title}: {text}'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["SCAN_LAYERS=True", "SHARING=ade", "SHARING=ade_ste"])
+def test_training_starts_from_a_moved_folder_with_another_layout_of_the_same_model(bert, tmp_path, change):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  (tmp_path / "own").rename(tmp_path / "moved")
+  train(
+    f"--gin_file={tmp_path / 'moved' / 'model.gin'}",
+    *train_flags(tmp_path),
+    f"--gin.{change}",
+    f"--gin.MODEL_DIR={tmp_path / 'run'}",
+  )
+  assert_same_vectors(vectors(tmp_path / "run"), vectors(bert))
+
+
+def test_a_file_that_includes_a_converted_model_finds_its_vocabulary(bert, tmp_path):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  (tmp_path / "mine.gin").write_text(f"include '{tmp_path / 'own' / 'model.gin'}'\nDROPOUT_RATE = 0.0\n")
+  train(f"--gin_file={tmp_path / 'mine.gin'}", *train_flags(tmp_path), f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  assert (tmp_path / "run" / "vocabulary" / "tokenizer.json").is_file()
+
+
+def test_resuming_with_a_model_that_computes_something_else_is_refused(bert, tmp_path):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  flags = [
+    f"--gin_file={tmp_path / 'own' / 'model.gin'}",
+    *train_flags(tmp_path),
+    f"--gin.MODEL_DIR={tmp_path / 'run'}",
+  ]
+  train(*flags)
+  with pytest.raises(UserError, match=r"query/pooling: was 'first', is 'max'"):
+    train(*flags, "--gin.TRAIN_STEPS=2", "--gin.query/Tower.pooling=max")
+  train(*flags, "--gin.TRAIN_STEPS=2", "--gin.DROPOUT_RATE=0.3", "--gin.REMAT_POLICY=full")
+
+
+def test_weights_of_a_model_with_other_heads_are_refused_from_our_own_folders_too(bert, tmp_path):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  with pytest.raises(UserError, match="num_heads is 2 in the files, 4 in the model"):
+    train(
+      f"--gin_file={tmp_path / 'own' / 'model.gin'}",
+      *train_flags(tmp_path),
+      "--gin.query/BertEncoder.num_heads=4",
+      f"--gin.MODEL_DIR={tmp_path / 'run'}",
+    )
+
+
+def test_a_vocabulary_with_a_long_path_of_spaces_is_kept(bert, tmp_path):
+  folder = tmp_path / ("a folder with spaces in its name " * 3)
+  folder.mkdir()
+  shutil.copyfile(bert / "tokenizer.json", folder / "tokenizer.json")
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  text = (tmp_path / "own" / "model.gin").read_text()
+  (tmp_path / "own" / "model.gin").write_text(text.replace("here:vocabulary", str(folder)))
+  train(
+    f"--gin_file={tmp_path / 'own' / 'model.gin'}",
+    *train_flags(tmp_path),
+    f"--gin.MODEL_DIR={tmp_path / 'run'}",
+  )
+  assert "'here:vocabulary/tokenizer.json'" in (tmp_path / "run" / "model.gin").read_text()
+  shutil.rmtree(folder)
+  assert_same_vectors(vectors(tmp_path / "run"), vectors(bert))

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop import huggingface, t5x
+from retrieval_jax.interop import huggingface, reading, t5x
 from retrieval_jax.interop.foreign import EncoderSpec, ForeignModel, TextSpec, TowerSpec
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
+from retrieval_jax.partitioning import partitioner
 from retrieval_jax.portable import tower_of
 from retrieval_jax.pretrained import Pretrained
+from retrieval_jax.retriever import Retriever, check_inputs
+from retrieval_jax.weights import initial_params
 from tests.interop.toy_models import SPECS, V, random_tower, write_word_piece
 
 ENCODER = T5Encoder(num_layers=2, num_heads=2, head_dim=4, embed_dim=8, mlp_dim=16)
@@ -41,7 +46,7 @@ def bert(tmp_path_factory) -> str:
 
 def overlay(model, start: Pretrained):
   params = jax.jit(model.init)(jax.random.key(0))
-  return params, start.overlay(model, params)
+  return params, start.overlay(model, params, lambda source, rows: reading.read(source, vocab_size=rows))
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -99,3 +104,31 @@ def test_a_checksum_that_differs(bert):
   model = dual_encoder(Tower(BertEncoder(**SPECS["bert"].fields), V))
   with pytest.raises(UserError, match=r"sha256 is .*, expected 00.* INITIAL_CHECKPOINT_SHA256"):
     overlay(model, Pretrained(bert, sha256="00"))
+
+
+def test_weights_of_the_passage_tower_alone_are_a_mistake(bert):
+  model = dual_encoder(Tower(BertEncoder(**SPECS["bert"].fields), V))
+  inputs = TextInputs(WordPiece(f"{bert}/tokenizer.json"), 8, 8)
+  with pytest.raises(
+    UserError, match=r"PASSAGE_CHECKPOINT_PATH=.* is set and INITIAL_CHECKPOINT_PATH is not"
+  ):
+    initial_params(Retriever(model, inputs, Pretrained(None, passage_path=bert)), partitioner(), seed=0)
+
+
+def test_every_device_gets_its_own_piece_and_what_is_missing_is_drawn_as_without_weights(bert):
+  encoder = BertEncoder(**SPECS["bert"].fields)
+  model = dual_encoder(Tower(encoder, V, projection_dim=4))
+  inputs = TextInputs(WordPiece(f"{bert}/tokenizer.json"), 8, 8)
+  mesh = partitioner(num_partitions=2)
+  params = initial_params(Retriever(model, inputs, Pretrained(bert)), mesh, seed=3)
+  fresh = jax.jit(model.init)(jax.random.key(3))
+  assert_array_equal(params["projection_layer"]["kernel"], fresh["projection_layer"]["kernel"])
+  kernel = params["encoder"]["layers_0"]["mlp"]["wi"]["kernel"]
+  assert {piece.data.shape for piece in kernel.addressable_shards} == {(16, 12)}
+  assert jax.tree.structure(params) == jax.tree.structure(fresh)
+
+
+def test_texts_longer_than_the_positions_are_refused_before_anything_runs(bert):
+  model = dual_encoder(Tower(BertEncoder(**SPECS["bert"].fields), V))
+  with pytest.raises(UserError, match="PASSAGE_LENGTH=49: the passage tower has 48 positions"):
+    check_inputs(Retriever(model, TextInputs(WordPiece(f"{bert}/tokenizer.json"), 8, 49)))

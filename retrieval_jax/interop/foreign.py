@@ -33,13 +33,18 @@ class TextSpec(NamedTuple):
   """How the text of a tower is read, as far as the files say. None: they do not.
 
   vocabulary: "word_piece" (a tokenizer.json) or "sentence_piece" (a .model file), at vocabulary_path.
+  options: how the file is read, where not as usual: {"lowercase": False} for a cased vocab.txt, {"extra_ids": 100} and
+    {"special_tokens": True} for a SentencePiece model.
   max_length: tokens, special ones included. prefix: put before every text as it stands.
+  template: how title and text of a passage are joined; None: the files do not say (no other framework's can).
   """
 
   vocabulary: Literal["word_piece", "sentence_piece"] | None = None
   vocabulary_path: pathlib.Path | None = None
   max_length: int | None = None
   prefix: str = ""
+  options: Mapping[str, Any] = {}
+  template: str | None = None
 
 
 class ForeignTower(NamedTuple):

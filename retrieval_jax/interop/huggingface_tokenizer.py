@@ -19,6 +19,7 @@ SANE_LENGTH: Final = 100_000
 # Of tokenizer_config.json, what decides the ids of a vocabulary that is only a vocab.txt, with the values of an
 # uncased BERT.
 VOCAB_TXT_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+CASED: Final = {**VOCAB_TXT_OPTIONS, "do_lower_case": False}
 BERT_TOKENS: Final = {
   "unk_token": "[UNK]",
   "sep_token": "[SEP]",
@@ -31,7 +32,7 @@ T5_TOKENS: Final = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pa
 
 def read_text(folder: pathlib.Path, *, family: str, max_positions: int | None) -> TextSpec:
   """Returns what the tokenizer files say. No vocabulary: there is no file of the kind that the family's class reads,
-  or only a vocab.txt that is not an uncased BERT's.
+  or only a vocab.txt that is neither an uncased nor a cased BERT's.
 
   max_length: tokenizer_config.json's model_max_length, at most `max_positions`.
   """
@@ -39,16 +40,17 @@ def read_text(folder: pathlib.Path, *, family: str, max_positions: int | None) -
   path = next((folder / name for name in names if (folder / name).exists()), None)
   config = folder / "tokenizer_config.json"
   options = read_json(config) if config.exists() else {}
-  if (
-    path
-    and path.suffix == ".txt"
-    and not VOCAB_TXT_OPTIONS.items() <= {**VOCAB_TXT_OPTIONS, **options}.items()
-  ):
-    path = None
+  reading: dict[str, Any] = {}
+  if path and path.suffix == ".txt":
+    said = {key: options.get(key, value) for key, value in VOCAB_TXT_OPTIONS.items()}
+    if said == CASED:
+      reading = {"lowercase": False}
+    elif said != VOCAB_TXT_OPTIONS:
+      path = None
   limit = options.get("model_max_length")
   sane = isinstance(limit, int | float) and 0 < limit <= SANE_LENGTH
   limits = [int(n) for n in (limit if sane else None, max_positions) if n]
-  return TextSpec(kind if path else None, path, min(limits, default=None))
+  return TextSpec(kind if path else None, path, min(limits, default=None), options=reading)
 
 
 def write_tokenizer(
@@ -70,12 +72,20 @@ def write_tokenizer(
   if max_length:
     config["model_max_length"] = max_length
   if text.vocabulary == "sentence_piece":
+    extra = {name: value for name, value in text.options.items() if value}
+    if extra:
+      raise UserError(
+        f"{path}: read with {extra}, which no tokenizer files can be written for that transformers reads alike. Train "
+        "with the plain SentencePiece model, or write a retrieval_jax or T5X folder."
+      )
     config["model_input_names"] = ["input_ids", "attention_mask"]
     config |= _copy_t5_json(folder, path) if path.suffix == ".json" else _write_sentencepiece(folder, path)
   else:
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     config["model_input_names"] = inputs if token_types else inputs[::2]
-    config |= _copy_vocab_txt(folder, path) if path.suffix == ".txt" else _copy_tokenizer_json(folder, path)
+    lowercase = bool(text.options.get("lowercase", True))
+    is_list = path.suffix == ".txt"
+    config |= _copy_vocab_txt(folder, path, lowercase) if is_list else _copy_tokenizer_json(folder, path)
   special = {key: value for key, value in config.items() if key.endswith("_token")}
   _write_json(folder / "special_tokens_map.json", special)
   _write_json(folder / "tokenizer_config.json", config)
@@ -121,11 +131,9 @@ def _copy_tokenizer_json(folder: pathlib.Path, path: pathlib.Path) -> dict[str, 
   return {"tokenizer_class": "PreTrainedTokenizerFast", **special}
 
 
-def _copy_vocab_txt(folder: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
+def _copy_vocab_txt(folder: pathlib.Path, path: pathlib.Path, lowercase: bool) -> dict[str, Any]:
   shutil.copyfile(path, folder / "vocab.txt")
-  beside = path.parent / "tokenizer_config.json"
-  source = read_json(beside) if beside.exists() else {}
-  options = {key: source.get(key, value) for key, value in VOCAB_TXT_OPTIONS.items()}
+  options = VOCAB_TXT_OPTIONS if lowercase else CASED
   return {"tokenizer_class": "BertTokenizer", **BERT_TOKENS, **options}
 
 

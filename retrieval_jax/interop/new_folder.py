@@ -32,7 +32,12 @@ def new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield building
     building.chmod(0o755)
-    os.replace(building, folder)
+    try:
+      os.replace(building, folder)
+    except OSError as error:  # another process was there first
+      raise UserError(
+        f"{folder}: cannot be put in its place ({error.strerror}). Choose another folder."
+      ) from None
   except BaseException:
     shutil.rmtree(building, ignore_errors=True)
     raise

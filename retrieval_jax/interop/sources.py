@@ -1,8 +1,11 @@
 """Where a model lies and what kind of folder it is: local paths, packages, buckets and names on the Hugging Face hub."""
 
+import contextlib
+import fcntl
 import pathlib
 import re
 import shutil
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from retrieval_jax import paths
@@ -160,14 +163,26 @@ def _from_bucket(source: str) -> pathlib.Path:
       f"{source}: no such folder, or it cannot be reached from here. Check the name and the network, or copy it to a "
       "local folder."
     )
-  with new_folder(target) as building:
-    try:
-      copy_model(remote, building)
-    except Exception as error:
-      raise UserError(
-        f"{source}: copying it to {target} failed ({_first_line(error)}). Try again."
-      ) from error
+  with _one_at_a_time(target):
+    if target.is_dir() and any(target.iterdir()):  # another process of this machine has copied it meanwhile
+      return target
+    with new_folder(target) as building:
+      try:
+        copy_model(remote, building)
+      except Exception as error:
+        raise UserError(
+          f"{source}: copying it to {target} failed ({_first_line(error)}). Try again."
+        ) from error
   return target
+
+
+@contextlib.contextmanager
+def _one_at_a_time(target: pathlib.Path) -> Iterator[None]:
+  """Holds the other processes of this machine that want the same folder until this one has it."""
+  target.parent.mkdir(parents=True, exist_ok=True)
+  with open(target.parent / f".{target.name}.lock", "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
 
 
 def _from_hub(source: str, local: pathlib.Path) -> pathlib.Path:

@@ -18,7 +18,7 @@ def same_tower(query: ForeignTower, passage: ForeignTower) -> bool:
   ours, theirs = dict(flatten(query.params)), dict(flatten(passage.params))
   return (
     query.spec == passage.spec
-    and query.text[:2] == passage.text[:2]
+    and (*query.text[:2], query.text.options) == (*passage.text[:2], passage.text.options)
     and ours.keys() == theirs.keys()
     and all(ours[name] is theirs[name] for name in ours)
   )
@@ -69,7 +69,13 @@ def _identity(kind: str, tower: ForeignTower) -> Any:
   spec, text = tower.spec, tower.text
   if kind == "Transformer":
     arrays = [id(array) for name, array in flatten(tower.params) if not name.startswith("projection_layer/")]
-    return kind, *arrays, spec.encoder.family, str(spec.encoder.fields), text._replace(prefix="")
+    return (
+      kind,
+      *arrays,
+      spec.encoder.family,
+      str(spec.encoder.fields),
+      str(text._replace(prefix="", template=None)),
+    )
   if kind == "Dense":
     arrays = [id(array) for _, array in flatten(tower.params["projection_layer"])]
     return kind, *arrays, spec.projection_activation

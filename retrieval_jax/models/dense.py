@@ -39,14 +39,13 @@ class Dense(nn.Module):
     if dtype == jnp.float32:
       y = jnp.matmul(rows, kernel, precision=self.precision)
     else:
-      y = half_product("bn,nf->bf", rows, kernel.astype(dtype))
+      y = half_product("bn,nf->bf", rows, jnp.asarray(kernel, dtype))
     if self.use_bias:
       bias = parameter(self, "bias", nn.initializers.zeros, (self.features,), self.axes[1:])
       y = y + jnp.broadcast_to(bias, y.shape)
     return checkpoint_name(y.astype(dtype), PRODUCT).reshape(*x.shape[:-1], self.features)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def half_product(subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
   """Returns einsum(subscripts, x, y) of two bfloat16 arrays in float32; the backward pass too multiplies bfloat16 only.
 
@@ -57,11 +56,16 @@ def half_product(subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."]
 
   Example: `half_product("bn,nf->bf", rows, kernel)`.
   """
+  return _half_product(subscripts, x, y)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _half_product(subscripts: str, x: Array, y: Array) -> Array:
   return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
 def _forward(subscripts: str, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-  return half_product(subscripts, x, y), (x, y)
+  return _half_product(subscripts, x, y), (x, y)
 
 
 def _backward(subscripts: str, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -74,4 +78,4 @@ def _backward(subscripts: str, residuals: tuple[Array, Array], gradient: Array) 
   return by_x.astype(x.dtype), by_y.astype(y.dtype)
 
 
-half_product.defvjp(_forward, _backward)
+_half_product.defvjp(_forward, _backward)

@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -75,6 +74,15 @@ class TowerPair:
     text = f"{self.query_tower!r} {self.passage_tower!r} {sorted(self.shared)} {sorted(self.frozen)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+  def computation(self) -> dict[str, Any]:
+    """Returns, by name, all that decides what the towers compute of given parameters: kinds, sizes, heads, epsilons,
+    pooling, normalisation, what is shared. Plain values: a checkpoint keeps them.
+
+    Example: `dual_encoder(tower).computation()["query/encoder/num_heads"]` is 12.
+    """
+    shared = {"shared": sorted(self.shared)}
+    return {**_settings(self.query_tower, "query"), **_settings(self.passage_tower, "passage"), **shared}
+
   @property
   def frozen_paths(self) -> tuple[str, ...]:
     """Patterns (whole matches) of the parameters that the sharing scheme keeps as they are, for freezing.py."""
@@ -119,7 +127,7 @@ class TowerPair:
     tower_params: Mapping[str, Any],
     passage_params: Mapping[str, Any] | None = None,
   ) -> dict[str, Any]:
-    """Returns `params` with the parts in `tower_params` copied into both towers; other parts are left as they are.
+    """Returns `params` with the parts in `tower_params`, as numpy, in both towers; other parts are left as they are.
 
     tower_params: {"token_embedder": ..., "encoder": ...} as interop's readers give it, one subtree a layer.
     passage_params: the same for the passage tower, where it gets other weights.
@@ -133,16 +141,18 @@ class TowerPair:
     result = dict(params)
     filled: dict[str, Any] = {}
     for side in SIDES:
-      source, own, tower = dict(sources[side]), self.tower_params(params, side), self._tower(side)
+      source, own, tower = sources[side], self.tower_params(params, side), self._tower(side)
       _check_fit(source, self._portable_shapes(own, tower))
-      if _is_scanned(tower) and "encoder" in source:
-        source["encoder"] = layer_stack.stacked(source["encoder"], tower.encoder.num_layers)
       for part, name in self._names(side):
         if part in source and name in filled:
           _check_same(part, filled[name], source[part])
         elif part in source:
           filled[name] = source[part]
-          result[name] = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), source[part], own[part])
+          value = source[part]
+          if part == "encoder" and _is_scanned(tower):
+            value = layer_stack.stacked(value, tower.encoder.num_layers)
+          # On the host: a model for many devices must not pass through one of them.
+          result[name] = jax.tree.map(lambda new, old: np.asarray(new, old.dtype), value, own[part])
     return result
 
   def with_dtype(self, dtype: str) -> "TowerPair":
@@ -255,6 +265,25 @@ def _check_shared_embedder(query: AnyTower, passage: AnyTower, sharing: str) -> 
       f"sharing {sharing!r} needs one token embedder, so vocabularies and widths must be equal: got {tables[0]} for "
       f"queries and {tables[1]} for passages. Use encoders of one width and vocabulary, or SHARING = 'ade'."
     )
+
+
+# Fields that change how a model is trained or compiled, and nothing of what given parameters compute.
+TRAINING_ONLY: Final = frozenset(
+  {"dropout_rate", "dtype", "scan_layers", "remat_policy", "init_std", "parent", "name"}
+)
+
+
+def _settings(module: nn.Module, prefix: str) -> dict[str, Any]:
+  found: dict[str, Any] = {f"{prefix}/kind": type(module).__name__}
+  for field in dataclasses.fields(module):
+    value = getattr(module, field.name)
+    if field.name in TRAINING_ONLY:
+      continue
+    if isinstance(value, nn.Module):
+      found.update(_settings(value, f"{prefix}/{field.name}"))
+    else:
+      found[f"{prefix}/{field.name}"] = list(value) if isinstance(value, tuple) else value
+  return found
 
 
 def _is_scanned(tower: AnyTower) -> bool:

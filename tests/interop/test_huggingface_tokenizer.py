@@ -186,9 +186,12 @@ def test_a_vocab_txt_in_transformers(tmp_path):
     assert theirs(text)["input_ids"] == ours.encode_ragged([text], length=100)[0].tolist()
 
 
-def test_a_cased_vocab_txt_is_left_to_the_caller(tmp_path):
+def test_a_cased_vocab_txt_is_read_as_one_and_other_options_are_left_to_the_caller(tmp_path):
   (tmp_path / "vocab.txt").write_text("[PAD]\n")
   (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+  cased = TextSpec("word_piece", tmp_path / "vocab.txt", options={"lowercase": False})
+  assert read_text(tmp_path, family="bert", max_positions=None) == cased
+  (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": true}')
   assert read_text(tmp_path, family="bert", max_positions=None) == TextSpec()
 
 

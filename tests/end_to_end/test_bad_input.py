@@ -182,7 +182,7 @@ def test_a_folder_named_runs_in_the_working_directory_does_not_confuse_gin(proce
     ("SEED=4294967296", "SEED=4294967296: expected a whole number from 0 to 4294967295"),
     ("SHARING=foo", "sharing"),
     ("ACTIVATION_DTYPE=float16", "activation dtype 'float16': set ACTIVATION_DTYPE to"),
-    ("QUERY_LENGTH=10000", "10000 tokens, but the model has 512 positions: lower QUERY_LENGTH"),
+    ("QUERY_LENGTH=10000", "QUERY_LENGTH=10000: the query tower has 512 positions"),
     ("samtonee.temperature=3", "No configurable matching 'samtonee'.*did you mean"),
   ],
 )

@@ -7,7 +7,7 @@ from typing import Final
 from safetensors.numpy import save_file
 
 from retrieval_jax.errors import UserError, nearest
-from retrieval_jax.interop import huggingface_bert, huggingface_t5
+from retrieval_jax.interop import finite, huggingface_bert, huggingface_t5
 from retrieval_jax.interop.foreign import EncoderSpec, ForeignTower, TowerSpec
 from retrieval_jax.interop.huggingface_parameters import Pair, give, take
 from retrieval_jax.interop.huggingface_tokenizer import read_text, write_tokenizer
@@ -77,7 +77,7 @@ def write(folder: pathlib.Path, tower: ForeignTower) -> None:
   no place in it.
 
   Raises: UserError if `folder` holds anything already, if the tower has a projection, or if the parameters are not
-  those of the architecture.
+  those of the architecture, or not finite.
 
   Example: `write(pathlib.Path("out"), read(pathlib.Path("all-MiniLM-L6-v2")))`.
   """
@@ -90,6 +90,7 @@ def write(folder: pathlib.Path, tower: ForeignTower) -> None:
     raise UserError(
       f"{folder}: a Hugging Face encoder folder has no place for the weights of attention pooling."
     )
+  finite.check(folder, tower)
   with new_folder(folder) as building:
     write_encoder(building, tower)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop import huggingface
+from retrieval_jax.interop import finite, huggingface
 from retrieval_jax.interop.foreign import ForeignModel, ForeignTower
 from retrieval_jax.interop.new_folder import new_folder
 from retrieval_jax.interop.report import ParameterReport
@@ -71,7 +71,7 @@ def write(folder: pathlib.Path, model: ForeignModel) -> None:
   a Router: encode_query and encode_document pick the side. The folder appears whole or not at all.
 
   Raises: UserError if `folder` holds anything already, if a tower has no vocabulary, a pooling that
-  sentence-transformers lacks, or parameters that are not those of its architecture.
+  sentence-transformers lacks, or parameters that are not those of its architecture or not finite.
 
   Example: `write(pathlib.Path("out"), read(pathlib.Path("all-MiniLM-L6-v2")))`.
   """
@@ -82,6 +82,7 @@ def write(folder: pathlib.Path, model: ForeignModel) -> None:
         f"{folder}: the model's vocabulary is not known, and a sentence-transformers folder needs its tokenizer. "
         "Give the vocabulary's file."
       )
+  finite.check(folder, query, passage)
   with new_folder(folder) as building:
     if same_tower(query, passage):
       lengths = [tower.text.max_length for tower in (query, passage) if tower.text.max_length]

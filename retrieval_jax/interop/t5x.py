@@ -12,11 +12,19 @@ from typing import Any, Final
 import numpy as np
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.interop import t5x_architecture, t5x_native, t5x_orbax, t5x_target, vocabulary_rows
+from retrieval_jax.interop import (
+  finite,
+  t5x_architecture,
+  t5x_native,
+  t5x_orbax,
+  t5x_target,
+  vocabulary_rows,
+)
 from retrieval_jax.interop.foreign import ForeignModel, ForeignTower, TextSpec
 from retrieval_jax.interop.report import Parameter, ParameterReport
 from retrieval_jax.interop.t5x_layout import PARTS, Place, Side, few, placed, places
 from retrieval_jax.interop.t5x_leaves import Leaves
+from retrieval_jax.interop.tensor_files import is_finite
 
 TARGET: Final = "target/"
 STATE: Final = "state"
@@ -84,13 +92,14 @@ def write(folder: pathlib.Path, model: ForeignModel, *, step: int = 0) -> pathli
   checkpoint appears whole or not at all. Text settings (vocabulary, prefix, lengths) have no place in it.
 
   Raises: UserError if a tower is no T5, if it differs from T5 in what such a checkpoint does not say (the activation,
-    the pooling, ...), if the checkpoint exists, or if the folder cannot be written.
+    the pooling, ...), if a parameter is not finite, if the checkpoint exists, or if the folder cannot be written.
 
   Example: `write(pathlib.Path("/tmp/t5x"), read(checkpoint))`.
   """
   if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**31:
     raise UserError(f"step={step!r}: expected a whole number from 0 to 2,147,483,647.")
   target = t5x_target.target(model)
+  finite.check(folder, *(tower for tower in model if tower is not None))
   final = folder / f"checkpoint_{step}"
   if os.path.lexists(final):
     raise UserError(f"{final}: exists already. Choose another folder or step, or remove it.")
@@ -153,9 +162,9 @@ def _check_numbers(array: np.ndarray, source: str, folder: pathlib.Path, *, scan
     )
   if scanned and array.ndim < 2:
     raise UserError(f"{folder}: {source} has shape {array.shape}, expected an axis of layers as its second.")
-  if not np.isfinite(array).all():
+  if not is_finite(array):
     raise UserError(
-      f"{folder}: {source} holds NaN or infinity. Use a checkpoint from before training diverged."
+      f"{folder}: {source} holds NaN or infinity (in float32). Use a checkpoint from before training diverged."
     )
 
 

@@ -39,7 +39,7 @@ class TensorFiles(Mapping[str, np.ndarray]):
   a file that would run code is refused. float16, bfloat16 and float64 become float32.
 
   Raises: UserError if there is no such file, if one is damaged, if a shard is missing or lacks a tensor of the
-  index; on reading a tensor, if it holds no floats.
+  index; on reading a tensor, if it holds no floats, or NaN or infinity once it is float32.
 
   Example: `TensorFiles(pathlib.Path("all-MiniLM-L6-v2"))["embeddings.LayerNorm.bias"]`.
   """
@@ -54,6 +54,11 @@ class TensorFiles(Mapping[str, np.ndarray]):
       raise UserError(
         f"{self._sources[name].path}: {name} is of type {tensor.dtype}, expected floats: quantised weights cannot be "
         "read. Take the model's float16, bfloat16 or float32 weights."
+      )
+    if not is_finite(tensor):
+      raise UserError(
+        f"{self._sources[name].path}: {name} holds NaN or infinity (in float32). Download the file again, or take a "
+        "checkpoint from before training diverged."
       )
     return tensor.astype(np.float32)
 
@@ -211,6 +216,12 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       f"{path}: expected a JSON object, got {type(value).__name__}. Download the model folder again."
     )
   return value
+
+
+def is_finite(array: np.ndarray) -> bool:
+  """Returns whether every number is finite as float32: a float64 of 1e300 is not."""
+  with np.errstate(over="ignore"):
+    return bool(np.isfinite(array.astype(np.float32, copy=False)).all())
 
 
 def few(names: list[str]) -> str:

@@ -155,3 +155,27 @@ def test_a_folder_that_is_there_already(tmp_path):
   assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == ["config.json", "model.safetensors"]
   with pytest.raises(UserError, match="empty: is there already; expected a new or an empty folder"):
     huggingface.write(tmp_path / "empty", tower)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_numbers_that_no_model_can_have(folder, value):
+  name = sorted(TensorFiles(folder))[3]
+
+  def spoil(tensors):
+    tensors[name] = tensors[name].astype(np.float64)
+    tensors[name].flat[0] = value
+
+  replace_tensors(folder, spoil)
+  with pytest.raises(UserError, match=rf"model\.safetensors: {name} holds NaN or infinity"):
+    huggingface.read(folder)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_parameters_that_are_not_finite_are_not_written(tmp_path, value):
+  tower = random_tower(TowerSpec(SPECS["bert"], vocab_size=V))
+  table = tower.params["token_embedder"]["embedding"].astype(np.float64)
+  table[3, 0] = value
+  tower = tower._replace(params={**tower.params, "token_embedder": {"embedding": table}})
+  with pytest.raises(UserError, match="out: not written: the parameter token_embedder/embedding holds NaN"):
+    huggingface.write(tmp_path / "out", tower)
+  assert not list(tmp_path.iterdir())

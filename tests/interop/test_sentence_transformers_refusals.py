@@ -239,3 +239,17 @@ def test_the_report_has_the_dense(folder):
     ("2_Dense/linear.weight", "projection_layer/kernel", "reshaped"),
     ("2_Dense/linear.bias", "projection_layer/bias", "taken"),
   ]
+
+
+def test_numbers_that_no_model_can_have(tmp_path, folder, tower):
+  path = folder / "2_Dense" / "model.safetensors"
+  save_file(
+    {"linear.weight": np.full((8, 16), np.nan, np.float32), "linear.bias": np.zeros(8, np.float32)}, path
+  )
+  with pytest.raises(UserError, match=r"2_Dense/model\.safetensors: linear\.weight holds NaN or infinity"):
+    sentence_transformers.read(folder)
+  kernel = np.full((16, 8), np.nan, np.float32)
+  params = {**tower.params, "projection_layer": {**tower.params["projection_layer"], "kernel": kernel}}
+  with pytest.raises(UserError, match="the parameter projection_layer/kernel holds NaN or infinity"):
+    sentence_transformers.write(tmp_path / "out", ForeignModel(tower, tower._replace(params=params)))
+  assert not (tmp_path / "out").exists()

@@ -326,6 +326,10 @@ FAULTS = [
     r"encoder_norm/scale holds NaN or infinity",
   ),
   (
+    lambda a: {**a, "encoder/encoder_norm/scale": np.full(24, 1e300)},
+    r"encoder_norm/scale holds NaN or infinity \(in float32\)",
+  ),
+  (
     lambda a: {**a, "encoder/encoder_norm/scale": np.ones(24, np.int32)},
     r"encoder_norm/scale holds int32, expected",
   ),
@@ -542,6 +546,13 @@ def test_step_must_be_a_number(sde, tmp_path, step):
 def test_missing_parameters_are_not_written(sde, tmp_path):
   with pytest.raises(UserError, match=r"the query tower: .*missing encoder/encoder_norm/scale"):
     t5x.write(tmp_path, ForeignModel(tower(nested(without(sde, "encoder_norm")))))
+
+
+def test_parameters_that_are_not_finite_are_not_written(sde, tmp_path):
+  spoilt = {**sde, "encoder/encoder_norm/scale": np.full(WIDTH, np.nan, np.float32)}
+  with pytest.raises(UserError, match=r"not written: the parameter encoder/encoder_norm/scale holds NaN"):
+    t5x.write(tmp_path / "out", ForeignModel(tower(nested(spoilt))))
+  assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("oracle", ["sde", "ade_spl"])

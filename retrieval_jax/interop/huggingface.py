@@ -47,7 +47,7 @@ def read(folder: pathlib.Path, *, vocab_size: int | None = None) -> ForeignTower
   config = ModelConfig.read(folder / "config.json")
   model_type = config.values.get("model_type")
   families = {**BERTS, **T5S}
-  if model_type not in families:
+  if not isinstance(model_type, str) or model_type not in families:
     raise UserError(
       f"{config.path}: model_type is {model_type!r}; the encoders here are {', '.join(families)}"
       f"{nearest(str(model_type), families)}. {OTHERS.get(str(model_type), '')}Choose a checkpoint of one of these."

@@ -56,7 +56,7 @@ def bert_encoder(config: ModelConfig) -> EncoderSpec:
   config.expect("hidden_act", ["gelu"], "gelu")
   config.expect("position_embedding_type", ["absolute"], "absolute")
   fields = {
-    "num_layers": config.whole("num_hidden_layers", 12),
+    "num_layers": config.layers("num_hidden_layers", 12),
     "num_heads": config.whole("num_attention_heads", 12),
     "embed_dim": config.whole("hidden_size", 768),
     "mlp_dim": config.whole("intermediate_size", 3072),
@@ -76,7 +76,7 @@ def distilbert_encoder(config: ModelConfig) -> EncoderSpec:
   """
   config.expect("activation", ["gelu"], "gelu")
   fields = {
-    "num_layers": config.whole("n_layers", 6),
+    "num_layers": config.layers("n_layers", 6),
     "num_heads": config.whole("n_heads", 12),
     "embed_dim": config.whole("dim", 768),
     "mlp_dim": config.whole("hidden_dim", 3072),

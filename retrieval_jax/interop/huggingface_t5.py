@@ -62,7 +62,7 @@ def encoder(config: ModelConfig) -> EncoderSpec:
   config.expect("dense_act_fn", [HIDDEN_ACTS[activation]], HIDDEN_ACTS[activation])
   config.expect("is_gated_act", [gated], gated)
   fields = {
-    "num_layers": config.whole("num_layers", defaults["num_layers"]),
+    "num_layers": config.layers("num_layers", defaults["num_layers"]),
     "num_heads": config.whole("num_heads", defaults["num_heads"]),
     "head_dim": config.whole("d_kv", 64),
     "embed_dim": config.whole("d_model", 512),

@@ -2,10 +2,12 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop.tensor_files import read_json
+
+MOST_LAYERS: Final = 10_000  # far beyond any encoder: a damaged number must not become that many names
 
 
 class ModelConfig(NamedTuple):
@@ -38,6 +40,18 @@ class ModelConfig(NamedTuple):
     value = self.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
       raise UserError(f"{self.path}: {key} is {value!r}, expected a number of at least {least}.")
+    return value
+
+  def layers(self, key: str, default: int) -> int:
+    """Returns a number of layers, from 1 to 10,000.
+
+    Raises: UserError for anything else.
+    """
+    value = self.whole(key, default)
+    if value > MOST_LAYERS:
+      raise UserError(
+        f"{self.path}: {key} is {value}, expected at most {MOST_LAYERS:,}. Download the model folder again."
+      )
     return value
 
   def positive(self, key: str, default: float) -> float:

@@ -113,7 +113,7 @@ def _read_modules(folder: pathlib.Path) -> list[Module]:
   path = folder / MODULES
   try:
     entries = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise UserError(f"{path}: not valid JSON ({error}). Download the model folder again.") from None
   if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
     raise UserError(f"{path}: expected a list of modules. Download the model folder again.")
@@ -157,7 +157,10 @@ def _read_chain(modules: Sequence[Module], cache: Cache) -> ForeignTower:
       "Dense, then at most one Normalize. Choose another model."
     )
   tower = _read_transformer(modules[0].folder, cache)
-  spec = tower.spec._replace(pooling=read_pooling(modules[1].folder), normalize=kinds[-1] == "Normalize")
+  spec = tower.spec._replace(
+    pooling=read_pooling(modules[1].folder, width=tower.spec.encoder.fields["embed_dim"]),
+    normalize=kinds[-1] == "Normalize",
+  )
   if "Dense" not in kinds:
     return tower._replace(spec=spec)
   folder = modules[2].folder
@@ -192,8 +195,12 @@ def _read_transformer(folder: pathlib.Path, cache: Cache) -> ForeignTower:
 
 def _prompt(config: Mapping[str, Any], names: Sequence[str], path: pathlib.Path) -> str:
   """Returns the prompt of the first of the names that has one, else the default prompt, else ""."""
-  prompts = config.get("prompts") or {}
-  found = [*(prompts.get(name) for name in names), prompts.get(config.get("default_prompt_name"))]
+  prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+  if not isinstance(prompts, dict):
+    raise UserError(f"{path}: prompts is {prompts!r}, expected an object of texts by name.")
+  if default is not None and not isinstance(default, str):
+    raise UserError(f"{path}: default_prompt_name is {default!r}, expected a text.")
+  found = [*(prompts.get(name) for name in names), prompts.get(default)]
   prompt = next((prompt for prompt in found if prompt is not None), "")
   if not isinstance(prompt, str):
     raise UserError(f"{path}: the prompt of {names[0]} is {prompt!r}, expected a text.")

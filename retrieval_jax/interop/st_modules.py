@@ -71,13 +71,21 @@ def module_at(root: pathlib.Path, path: str, type_name: str, source: pathlib.Pat
   return Module(kind, root / path)
 
 
-def read_pooling(folder: pathlib.Path) -> str:
-  """Returns our name of a Pooling module's mode.
+def read_pooling(folder: pathlib.Path, *, width: int) -> str:
+  """Returns our name of a Pooling module's mode. width: of the encoder before it.
 
-  Raises: UserError for a mode that no pooling here computes, for several at once, or if prompts are left out of it.
+  Raises: UserError for a mode that no pooling here computes, for none or several at once, for another width, or if
+  prompts are left out of it.
   """
   path = folder / "config.json"
   config = read_json(path)
+  # Version 6 calls it embedding_dimension.
+  for key in ("word_embedding_dimension", "embedding_dimension"):
+    if config.get(key) is not None and config[key] != width:
+      raise UserError(
+        f"{path}: {key} is {config[key]!r}, but the encoder's width is {width}. Check that the file belongs to this "
+        "model."
+      )
   if config.get("include_prompt") is False:
     raise UserError(
       f"{path}: include_prompt is False, expected True: the poolings here take every token of a text, its prompt "
@@ -85,16 +93,21 @@ def read_pooling(folder: pathlib.Path) -> str:
     )
   if "pooling_mode" in config:
     modes = config["pooling_mode"]
-    modes = [modes] if isinstance(modes, str) else list(modes)
+    modes = list(modes) if isinstance(modes, list | tuple) else [modes]
     key = "pooling_mode"
   else:
-    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
+    given = [name for name in config if name.startswith("pooling_mode_")]
+    modes = [name for name in given if config[name]]
+    if given and not modes and POOLING_KEYS["mean"] in given:
+      raise UserError(
+        f"{path}: none of {few(given)} is true; expected one of them. Download the model folder again."
+      )
     modes = modes or [POOLING_KEYS["mean"]]
     key = " and ".join(modes)
   names = {**{k: name for name, k in POOLING_KEYS.items()}, **{m: name for name, m in POOLING_MODES.items()}}
-  if len(modes) != 1 or modes[0] not in names:
+  if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in names:
     raise UserError(
-      f"{path}: {key} asks for {' + '.join(map(str, modes))}; expected one of {', '.join(POOLING_MODES.values())}. "
+      f"{path}: {key} asks for {' + '.join(map(str, modes)) or 'none'}; expected one of {', '.join(POOLING_MODES.values())}. "
       "Choose another model."
     )
   return names[modes[0]]
@@ -108,7 +121,7 @@ def read_dense(folder: pathlib.Path) -> Dense:
   path = folder / "config.json"
   config = read_json(path)
   name = config.get("activation_function", TANH)
-  if name not in ACTIVATIONS:
+  if not isinstance(name, str) or name not in ACTIVATIONS:
     raise UserError(
       f"{path}: activation_function is {name!r}, expected {IDENTITY} or {TANH}. Choose another model."
     )

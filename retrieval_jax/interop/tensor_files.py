@@ -209,7 +209,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     value = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError:
     raise UserError(f"{path}: no such file. Give the folder of a model.") from None
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:  # the last: thousands of brackets within each other
     raise UserError(f"{path}: not valid JSON ({error}). Download the model folder again.") from None
   if not isinstance(value, dict):
     raise UserError(

@@ -38,6 +38,7 @@ def replace_tensors(folder, edit):
     ("mpnet", "MPNet has relative position biases"),
     ("longt5", "LongT5"),
     ("brt", "did you mean 'bert'"),
+    (["bert"], r"model_type is \['bert'\]; the encoders here are"),
     (None, "model_type is None; the encoders here are bert, distilbert, t5, mt5, umt5"),
   ],
 )
@@ -179,3 +180,17 @@ def test_parameters_that_are_not_finite_are_not_written(tmp_path, value):
   with pytest.raises(UserError, match="out: not written: the parameter token_embedder/embedding holds NaN"):
     huggingface.write(tmp_path / "out", tower)
   assert not list(tmp_path.iterdir())
+
+
+def test_more_layers_than_any_model_has(folder):
+  config = json.loads((folder / "config.json").read_text())
+  key = next(key for key in ("num_hidden_layers", "n_layers", "num_layers") if key in config)
+  change(folder, **{key: 10**9})
+  with pytest.raises(UserError, match=rf"config\.json: {key} is 1000000000, expected at most 10,000"):
+    huggingface.read(folder)
+
+
+def test_a_config_of_nothing_but_brackets(tmp_path):
+  (tmp_path / "config.json").write_text("[" * 100_000)
+  with pytest.raises(UserError, match=r"config\.json: not valid JSON"):
+    huggingface.read(tmp_path)

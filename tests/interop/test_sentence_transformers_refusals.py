@@ -72,7 +72,7 @@ def test_modules(folder, types, message):
     sentence_transformers.read(folder)
 
 
-@pytest.mark.parametrize("content", ["{", "{}", "[]", "[3]"])
+@pytest.mark.parametrize("content", ["{", "{}", "[]", "[3]", "[" * 100_000])
 def test_a_damaged_list_of_modules(folder, content):
   (folder / "modules.json").write_text(content)
   with pytest.raises(UserError, match=r"modules\.json: (not valid JSON|expected a list of modules)"):
@@ -90,6 +90,11 @@ def test_a_module_outside_the_folder(folder):
 @pytest.mark.parametrize(
   "keys, message",
   [
+    ({"pooling_mode_mean_tokens": False}, "none of .*pooling_mode_mean_tokens.* is true"),
+    ({"pooling_mode": []}, "pooling_mode asks for"),
+    ({"pooling_mode": 3}, "pooling_mode asks for 3; expected one of"),
+    ({"word_embedding_dimension": 384}, "word_embedding_dimension is 384, but the encoder's width is 16"),
+    ({"embedding_dimension": "16"}, "embedding_dimension is '16', but the encoder's width is 16"),
     ({"include_prompt": False}, "include_prompt is False, expected True"),
     ({"pooling_mode_max_tokens": True}, "pooling_mode_mean_tokens and pooling_mode_max_tokens asks for"),
     (
@@ -113,6 +118,7 @@ def test_pooling(folder, keys, message):
       {"activation_function": "torch.nn.modules.activation.GELU"},
       r"config\.json: activation_function is .*GELU'",
     ),
+    ({"activation_function": ["Tanh"]}, r"config\.json: activation_function is \['Tanh'\]"),
     ({"use_residual": True}, r"config\.json: use_residual is True, expected False"),
     ({"module_input_name": "token_embeddings"}, r"config\.json: module_input_name is 'token_embeddings'"),
     ({"bias": False}, r"holds the tensors linear\.bias, linear\.weight, expected linear\.weight, as"),
@@ -184,6 +190,12 @@ def test_prompts(folder, config, query, passage):
 def test_a_prompt_that_is_no_text(folder):
   change(folder / "config_sentence_transformers.json", prompts={"query": 3})
   with pytest.raises(UserError, match=r"config_sentence_transformers\.json: the prompt of query is 3"):
+    sentence_transformers.read(folder)
+  change(folder / "config_sentence_transformers.json", prompts=["query: "])
+  with pytest.raises(UserError, match=r"prompts is \['query: '\], expected an object of texts by name"):
+    sentence_transformers.read(folder)
+  change(folder / "config_sentence_transformers.json", prompts={}, default_prompt_name=["x"])
+  with pytest.raises(UserError, match=r"default_prompt_name is \['x'\], expected a text"):
     sentence_transformers.read(folder)
 
 

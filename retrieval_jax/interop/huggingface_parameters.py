@@ -177,7 +177,7 @@ def _take_one(
   note = "transposed" if pair.transposed else ""
   value = tensor.T if pair.transposed else tensor
   if pair.ours == TOKEN_TABLE and vocab_size is not None:
-    note = vocabulary_rows.note(tensor.shape[0], vocab_size)
     value = vocabulary_rows.resized(tensor, vocab_size)
+    note = vocabulary_rows.note(tensor.shape[0], vocab_size)
   status = "reshaped" if note else "taken"
   return np.ascontiguousarray(value), Parameter(name, pair.ours, status, tensor.shape, note)

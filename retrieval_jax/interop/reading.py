@@ -1,11 +1,13 @@
 """Reads a model of any kind that there is a reader for."""
 
+import os
+
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop import sources
 from retrieval_jax.interop.foreign import ForeignModel
 
 
-def read(source: str, *, vocab_size: int | None = None) -> ForeignModel:
+def read(source: str | os.PathLike[str], *, vocab_size: int | None = None) -> ForeignModel:
   """Returns the towers of a sentence-transformers or Hugging Face folder or a T5X checkpoint.
 
   source: see sources.locate. Of a folder of T5X checkpoints, the newest is read.
@@ -31,6 +33,6 @@ def read(source: str, *, vocab_size: int | None = None) -> ForeignModel:
 
     return t5x.read(sources.t5x_checkpoint(folder), vocab_size=vocab_size)
   raise UserError(
-    f"{source}: a folder that was trained here, not a foreign model. Use it as it is: DualEncoder.load({source!r}), "
+    f"{source}: a folder that was trained here, not a foreign model. Use it as it is: DualEncoder.load({os.fspath(source)!r}), "
     f"or --gin.MODEL_DIR={source}."
   )

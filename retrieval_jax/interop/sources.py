@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import pathlib
 import re
 import shutil
@@ -32,7 +33,7 @@ HUB_TORCH: Final = ("*.bin",)
 HUB_SKIPPED: Final = ("onnx/*", "openvino/*", "coreml/*", "*training_args.bin", "*.onnx", "*.h5", "*.msgpack")
 
 
-def locate(source: str) -> pathlib.Path:
+def locate(source: str | os.PathLike[str]) -> pathlib.Path:
   """Returns the local folder of a model, fetched first if it lies elsewhere.
 
   source: a local path, which always wins; package:NAME/rest, inside an installed package; gs://bucket/folder, copied
@@ -44,10 +45,20 @@ def locate(source: str) -> pathlib.Path:
 
   Example: `locate("sentence-transformers/gtr-t5-base")`.
   """
+  source = os.fspath(source) if isinstance(source, os.PathLike) else source
+  if not isinstance(source, str):
+    raise UserError(
+      f"got {source!r} as the place of a model; expected the path of a local folder, package:NAME/folder, "
+      "gs://bucket/folder, or a name on the Hugging Face hub such as google/mt5-base."
+    )
   if source.startswith(paths.PACKAGE_PREFIX):
     return paths.resolve(source)
-  local = pathlib.Path(source).expanduser()
-  if source and local.exists():
+  try:
+    local = pathlib.Path(source).expanduser()
+    found = bool(source) and local.exists()
+  except (OSError, RuntimeError, ValueError) as error:  # too long a name, the home of nobody, a null byte
+    raise UserError(f"{source!r}: no path that this machine can have ({error}). Correct it.") from None
+  if found:
     return local
   if BUCKET.fullmatch(source):
     return _from_bucket(source)
@@ -98,12 +109,23 @@ def detect(folder: pathlib.Path) -> Kind:
 def t5x_checkpoint(folder: pathlib.Path) -> pathlib.Path:
   """Returns the T5X checkpoint that a folder is, or the newest of those it holds.
 
+  Raises: UserError if the newest is not whole, naming the newest that is.
+
   Example: `t5x_checkpoint(pathlib.Path("gtr_base"))` is `gtr_base/checkpoint_1000000`.
   """
   if folder.is_file() or _is_t5x(folder):
     return folder
-  steps = _steps(folder)
-  return folder / f"checkpoint_{max(steps)}" if steps else folder
+  whole = _steps(folder)
+  if not whole:
+    return folder
+  every = [child for child in folder.iterdir() if child.is_dir() and STEP.fullmatch(child.name)]
+  newest = max(every, key=_step)
+  if newest not in whole:
+    raise UserError(
+      f"{newest}: the newest checkpoint of {folder} is not whole: it holds no file 'checkpoint' and no Orbax 'state'. "
+      f"Copy it again, or give an earlier one: {whole[-1]}."
+    )
+  return newest
 
 
 def copy_model(source: Any, target: pathlib.Path) -> None:
@@ -131,10 +153,15 @@ def _is_t5x(folder: pathlib.Path) -> bool:
   return t5x_orbax.is_checkpoint(folder)
 
 
-def _steps(folder: pathlib.Path) -> list[int]:
-  """Returns the steps of the finished T5X checkpoints in a folder."""
-  matches = [STEP.fullmatch(child.name) for child in folder.iterdir() if child.is_dir()]
-  return [int(match[1]) for match in matches if match and _is_t5x(folder / match[0])]
+def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the finished T5X checkpoints in a folder, the newest last."""
+  children = [child for child in folder.iterdir() if child.is_dir() and STEP.fullmatch(child.name)]
+  return sorted((child for child in children if _is_t5x(child)), key=_step)
+
+
+def _step(checkpoint: pathlib.Path) -> tuple[int, str]:
+  """The order of checkpoints: by step, which may have been written with zeros before it."""
+  return int(checkpoint.name.removeprefix("checkpoint_")), checkpoint.name
 
 
 def _from_bucket(source: str) -> pathlib.Path:

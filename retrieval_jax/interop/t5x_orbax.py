@@ -77,7 +77,7 @@ def _check_finished(checkpoint: pathlib.Path) -> None:
 def _json(path: pathlib.Path) -> dict[str, Any]:
   try:
     result = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, RecursionError) as error:
     raise UserError(f"{path}: damaged, expected JSON ({error}). Copy the checkpoint again.") from None
   if not isinstance(result, dict):
     raise UserError(f"{path}: damaged, expected a JSON object. Copy the checkpoint again.")

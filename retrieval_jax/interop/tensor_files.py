@@ -78,9 +78,15 @@ class TensorFiles(Mapping[str, np.ndarray]):
 
 
 def check_sha256(path: pathlib.Path, expected: str) -> None:
-  """Raises UserError if the file's sha256 is not `expected` (hexadecimal, in any case)."""
-  with path.open("rb") as file:
-    got = hashlib.file_digest(file, "sha256").hexdigest()
+  """Raises UserError if the file's sha256 is not `expected` (hexadecimal, in any case), or if it is not there."""
+  try:
+    with path.open("rb") as file:
+      got = hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError as error:
+    raise UserError(
+      f"{path}: cannot be read for its sha256 ({error.strerror}). INITIAL_CHECKPOINT_SHA256 is of a folder's "
+      f"{path.name}: leave it out for T5X checkpoints, for a MODEL_DIR and for weights in other files."
+    ) from None
   if got != expected.lower():
     raise UserError(
       f"{path}: sha256 is {got}, expected {expected}: the file is damaged or another version. "

@@ -194,3 +194,9 @@ def test_a_config_of_nothing_but_brackets(tmp_path):
   (tmp_path / "config.json").write_text("[" * 100_000)
   with pytest.raises(UserError, match=r"config\.json: not valid JSON"):
     huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize("vocab_size", ["50", 50.0, 0, 10**12])
+def test_a_vocab_size_that_is_none(folder, vocab_size):
+  with pytest.raises(UserError, match=r"vocab_size=.*: expected .*rows of the token table"):
+    huggingface.read(folder, vocab_size=vocab_size)

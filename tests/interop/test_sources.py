@@ -67,6 +67,19 @@ def test_t5x_checkpoints_and_the_newest_of_several(tmp_path, t5):
   assert sources.t5x_checkpoint(tmp_path / "run") == tmp_path / "run" / "checkpoint_10"
 
 
+def test_the_newest_t5x_checkpoint_is_not_whole(tmp_path, t5):
+  for step in (9, 10):
+    t5x.write(tmp_path, ForeignModel(t5), step=step)
+  (tmp_path / "checkpoint_10").rename(tmp_path / "checkpoint_0010")
+  assert sources.t5x_checkpoint(tmp_path) == tmp_path / "checkpoint_0010"
+  (tmp_path / "checkpoint_0010" / "checkpoint").unlink()
+  message = (
+    r"checkpoint_0010: the newest checkpoint of .* is not whole.* give an earlier one: .*checkpoint_9\."
+  )
+  with pytest.raises(UserError, match=message):
+    reading.read(tmp_path)
+
+
 def test_an_orbax_checkpoint_of_t5x(tmp_path):
   for tree in ("state", "checkpoint_5/state"):
     (tmp_path / tree).mkdir(parents=True)
@@ -107,6 +120,16 @@ def test_local_paths_win(tmp_path, monkeypatch):
   assert sources.locate("org/name") == pathlib.Path("org/name")
   monkeypatch.setenv("HOME", str(tmp_path))
   assert sources.locate("~/org") == tmp_path / "org"
+
+
+def test_paths_as_objects_and_what_is_none(tmp_path):
+  assert sources.locate(tmp_path) == tmp_path
+  for source in (3, None, [str(tmp_path)], b"/tmp"):
+    with pytest.raises(UserError, match="as the place of a model; expected the path of a local folder"):
+      sources.locate(source)
+  for source in ("x" * 5000, "~no_such_user_here/model"):
+    with pytest.raises(UserError, match="no path that this machine can have"):
+      sources.locate(source)
 
 
 def test_package_paths():

@@ -24,10 +24,15 @@ def test_the_same_size_is_the_same_table():
   assert vocabulary_rows.resized(TABLE, 4) is TABLE
 
 
-@pytest.mark.parametrize("rows", [0, -1, True, "9"])
+@pytest.mark.parametrize("rows", [0, -1, True, "9", 6.0])
 def test_rows_must_be_a_positive_number(rows):
   with pytest.raises(UserError, match=r"vocab_size=.*expected the rows of the token table.*file's 4 rows"):
     vocabulary_rows.resized(TABLE, rows)
+
+
+def test_rows_beyond_any_vocabulary_are_not_made():
+  with pytest.raises(UserError, match=r"vocab_size=1000000000000: expected at most 10,000,000 rows"):
+    vocabulary_rows.resized(TABLE, 10**12)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,9 @@ def test_sha256(tmp_path):
   check_sha256(path, hashlib.sha256(b"abc").hexdigest().upper())
   with pytest.raises(UserError, match="expected 00ff: the file is damaged or another version"):
     check_sha256(path, "00ff")
+  path.unlink()
+  with pytest.raises(UserError, match=r"No such file.*leave it out for T5X checkpoints, for a MODEL_DIR"):
+    check_sha256(path, "00ff")
 
 
 def test_torch_files(tmp_path):

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -74,7 +74,8 @@ class BeirModel:
       passage whose title is missing, None or blank is its text alone.
     The other arguments are those of encode_queries.
 
-    Raises: UserError for a corpus without texts, or with more or fewer titles than texts.
+    Raises: UserError for a corpus without texts, with what is no list of them, or with more or fewer titles than
+    texts.
     """
     del batch_size, show_progress_bar
     passages = _columns(corpus, body="text") if isinstance(corpus, Mapping) else corpus
@@ -105,7 +106,7 @@ class MtebModel:
   """
 
   def __init__(self, dual_encoder: DualEncoder, *, name: str, revision: str | None = None):
-    organisation, _, model = name.partition("/")
+    organisation, _, model = name.partition("/") if isinstance(name, str) else ("", "", "")
     if not organisation or not model or "/" in model:
       raise UserError(f"name={name!r}: MTEB expects 'organisation/model', such as 'me/my-retriever'.")
     self.dual_encoder, self.name, self.revision = dual_encoder, name, revision
@@ -131,13 +132,17 @@ class MtebModel:
     batch_size, show_progress_bar: without effect, as in BeirModel.
     precision: None or "float32".
 
-    Raises: UserError for another prompt type or precision, and for batches without text.
+    Raises: UserError for another prompt type or precision, and for what is no batches of lists of texts.
     """
     del task_metadata, hf_split, hf_subset, batch_size, show_progress_bar
     if precision not in (None, "float32"):
       raise UserError(
         f"precision={precision!r}: the embeddings are float32. Leave precision out of encode_kwargs; for quantised "
         "ones wrap the model in mteb.models.CompressionWrapper."
+      )
+    if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
+      raise UserError(
+        f"got {_kind(inputs)} in place of batches; expected a list of them, such as [{{'text': [...]}}]."
       )
     if prompt_type in QUERY_PROMPTS:
       return self.dual_encoder.encode_queries([text for batch in inputs for text in _column(batch, "text")])
@@ -216,23 +221,37 @@ def _as_asked(
 
 def _documents(batch: Mapping[str, Any]) -> Sequence[Text]:
   # "text" is MTEB's own joining of the two: with a title it would be another template than the model's.
-  return _columns(batch, body="body") if "title" in batch and "body" in batch else _column(batch, "text")
+  titled = isinstance(batch, Mapping) and "title" in batch and "body" in batch
+  return _columns(batch, body="body") if titled else _column(batch, "text")
 
 
 def _columns(batch: Mapping[str, Any], *, body: str) -> list[Text]:
   """Returns the passages of columns of titles, if any, and of texts."""
   texts = _column(batch, body)
-  titles = batch.get("title")
-  titles = [None] * len(texts) if titles is None else titles
+  titles = [None] * len(texts) if batch.get("title") is None else _column(batch, "title")
   if len(titles) != len(texts):
     raise UserError(f"the passages have {len(titles)} titles and {len(texts)} texts; expected one each.")
   return [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)]
 
 
 def _column(batch: Mapping[str, Any], name: str) -> Sequence[str]:
+  if not isinstance(batch, Mapping):
+    raise UserError(f"got {_kind(batch)} in place of a batch; expected one such as {{'text': [...]}}.")
   if name not in batch:
-    raise UserError(f"got a batch of {sorted(batch)}; expected {name!r} in it: this model reads text alone.")
-  return batch[name]
+    raise UserError(
+      f"got a batch of {sorted(map(str, batch))}; expected {name!r} in it: this model reads text alone."
+    )
+  column = batch[name]
+  if isinstance(column, str | bytes | Mapping) or not (
+    isinstance(column, Iterable) and isinstance(column, Sized)
+  ):
+    raise UserError(f"got {_kind(column)} as {name!r}; expected a list of texts.")
+  return list(column)
+
+
+def _kind(value: Any) -> str:
+  """Returns a value's type and how it begins."""
+  return f"{type(value).__name__} {value!r:.60}"
 
 
 def _rows(embeddings: Any) -> Float[np.ndarray, "e d"]:

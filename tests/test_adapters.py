@@ -175,6 +175,11 @@ def test_beir_gets_tensors_and_unit_lengths_where_it_asks(raw):
   [
     ({"title": ["a"], "text": ["a", "b"]}, "1 titles and 2 texts"),
     ({"title": ["a"]}, "expected 'text' in it"),
+    ({"title": 5, "text": ["a"]}, "got int 5 as 'title'; expected a list of texts"),
+    ({"title": "b", "text": ["a"]}, "got str 'b' as 'title'; expected a list of texts"),
+    ({"text": "abc"}, "got str 'abc' as 'text'; expected a list of texts"),
+    ({"text": None}, "got NoneType None as 'text'; expected a list of texts"),
+    ("abc", "got one text, 'abc'; expected a list of them"),
     ([{"title": "a"}], 'expected a text, .title, text. or a dict with "text"'),
   ],
 )
@@ -260,11 +265,21 @@ def test_mteb_documents_take_the_passage_tower_and_the_models_template(model, pl
     ({"text": ["a"]}, {"precision": "int8"}, "precision='int8': the embeddings are float32"),
     ({"image": [1]}, {}, r"got a batch of \['image'\]; expected 'text' in it"),
     ({"image": [1]}, {"prompt_type": "document"}, "this model reads text alone"),
+    ({"text": "abc"}, {}, "got str 'abc' as 'text'; expected a list of texts"),
+    ({"text": None}, {"prompt_type": "document"}, "got NoneType None as 'text'; expected a list of texts"),
+    ("text", {}, "got str 'text' in place of a batch; expected one such as"),
+    (5, {"prompt_type": "document"}, "got int 5 in place of a batch; expected one such as"),
   ],
 )
 def test_mteb_requests_that_cannot_be_met(model, batch, keywords, message):
   with pytest.raises(UserError, match=message):
     encode(model, [batch], **keywords)
+
+
+@pytest.mark.parametrize("batches", [{"text": ["a"]}, "abc", None, 5])
+def test_mteb_batches_that_are_none(model, batches):
+  with pytest.raises(UserError, match=r"in place of batches; expected a list of them, such as \[\{'text'"):
+    encode(model, batches)
 
 
 def test_mteb_similarities(model):
@@ -279,7 +294,7 @@ def test_mteb_similarities(model):
   assert_array_equal(adapted.similarity(torch.tensor(a), torch.tensor(b)), a @ b.T)
 
 
-@pytest.mark.parametrize("name", ["tiny", "/tiny", "me/", "me/tiny/2"])
+@pytest.mark.parametrize("name", ["tiny", "/tiny", "me/", "me/tiny/2", None, 3])
 def test_mteb_name_needs_an_organisation(model, name):
   with pytest.raises(UserError, match="MTEB expects 'organisation/model'"):
     MtebModel(model, name=name)

@@ -1,9 +1,9 @@
 """Reads T5X checkpoints (T5X's own format and Orbax's) into towers, and writes towers of T5 as T5X's own."""
 
+import contextlib
 import os
 import pathlib
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from retrieval_jax.interop import (
   vocabulary_rows,
 )
 from retrieval_jax.interop.foreign import ForeignModel, ForeignTower, TextSpec
+from retrieval_jax.interop.new_folder import remove, write_failure
 from retrieval_jax.interop.report import Parameter, ParameterReport
 from retrieval_jax.interop.t5x_layout import PARTS, Place, Side, few, placed, places
 from retrieval_jax.interop.t5x_leaves import Leaves
@@ -28,6 +29,7 @@ from retrieval_jax.interop.tensor_files import is_finite
 
 TARGET: Final = "target/"
 STATE: Final = "state"
+LEFTOVER: Final = re.compile(r"checkpoint_\d+\.tmp-.*")
 UNFINISHED: Final = re.compile(r".+\.(tmp-|orbax-checkpoint-tmp).*")
 
 # A part of a tower, its parameters under our names and what the report says of them.
@@ -103,6 +105,7 @@ def write(folder: pathlib.Path, model: ForeignModel, *, step: int = 0) -> pathli
   final = folder / f"checkpoint_{step}"
   if os.path.lexists(final):
     raise UserError(f"{final}: exists already. Choose another folder or step, or remove it.")
+  made = not os.path.lexists(folder)
   try:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=f"{final.name}.tmp-"))
@@ -112,10 +115,24 @@ def write(folder: pathlib.Path, model: ForeignModel, *, step: int = 0) -> pathli
     t5x_native.write(temporary, target, step=step)
     temporary.chmod(0o755)
     os.rename(temporary, final)
-  except BaseException:
-    shutil.rmtree(temporary, ignore_errors=True)
+  except BaseException as error:
+    remove(temporary)
+    if made:
+      with contextlib.suppress(OSError):  # not empty: another process writes here too
+        folder.rmdir()
+    if reason := write_failure(error):
+      raise UserError(
+        f"{final}: could not be written ({reason}). Is the disk full? Nothing is left of it."
+      ) from error
     raise
   return final
+
+
+def is_free(folder: pathlib.Path) -> bool:
+  """Returns whether a folder is absent, empty, or holds nothing but what killed writers of checkpoints left."""
+  if not os.path.lexists(folder):
+    return True
+  return folder.is_dir() and all(LEFTOVER.fullmatch(child.name) for child in folder.iterdir())
 
 
 def _leaves(checkpoint: pathlib.Path) -> Leaves:

@@ -508,9 +508,22 @@ def test_a_failed_write_leaves_nothing(sde, tmp_path):
   try:
     with pytest.raises(UserError, match=r"target.token_embedder.embedding: cannot be written .*disk full"):
       t5x.write(tmp_path, ForeignModel(tower(nested(sde))))
+    with pytest.raises(UserError, match=r"target.token_embedder.embedding: cannot be written .*disk full"):
+      t5x.write(tmp_path / "new", ForeignModel(tower(nested(sde))))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
-  assert list(tmp_path.iterdir()) == []
+  assert list(tmp_path.iterdir()) == []  # nor the folder that it made
+
+
+def test_what_a_killed_writer_left_is_nothing(tmp_path):
+  assert t5x.is_free(tmp_path / "absent")
+  assert t5x.is_free(tmp_path)
+  (tmp_path / "checkpoint_0.tmp-abc").mkdir()
+  assert t5x.is_free(tmp_path)
+  (tmp_path / "checkpoint_0").mkdir()
+  assert not t5x.is_free(tmp_path)
+  (tmp_path / "file").touch()
+  assert not t5x.is_free(tmp_path / "file")
 
 
 def test_a_folder_that_cannot_be_made(sde, tmp_path):

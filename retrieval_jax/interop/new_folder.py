@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from retrieval_jax.errors import UserError
 
 # What tensorstore, and Orbax with it, says of a full disk: a ValueError with the system's message in it.
-SYSTEM_ERROR: Final = re.compile(r"\[OS error \d+: ([^\]]+)\]")
+SYSTEM_ERROR: Final = re.compile(r": ([^:\[\]]+) \[[^\]]*os_error_code='\d+'")
 SECONDS_TO_LOCK: Final = 60
 
 

@@ -39,7 +39,8 @@ def test_whole_or_not_at_all(tmp_path):
     OSError(28, "No space left on device"),
     SafetensorError("I/O error: No space left on device"),
     ValueError(
-      "RESOURCE_EXHAUSTED: Error writing local file [OS error 28: No space left on device] [source locations]"
+      'OUT_OF_RANGE: Error writing "step/0" in OCDBT database at local file "/a/b": Failed writing: "/a/b/d/4c": '
+      "Failed to write 13921 bytes to file 5: No space left on device [os_error_code='28']"
     ),
   ],
 )

@@ -25,6 +25,9 @@ SKIPPED: Final = re.compile(
   r"state\.param_states\..*|train_ds-.*|dataset|events\.out\.tfevents\..*|.*\.(tmp-|orbax-checkpoint-tmp).*"
 )
 
+# A checkpoint holds one of these, in T5X's own format or Orbax's.
+WHOLE: Final = (t5x_native.INDEX, t5x_orbax.ITEM, t5x_orbax.CHECKPOINT, t5x_orbax.TREE, t5x_orbax.DATABASE)
+
 CHUNK: Final = 1 << 24  # bytes: a request each, at a bucket
 
 # What they do look at on the hub; weights of other frameworks are often as large again.
@@ -132,9 +135,16 @@ def copy_model(source: Any, target: pathlib.Path) -> None:
   """Copies a folder of files, but for optimizer state and summaries, into an existing folder.
 
   source: an etils.epath.Path. Of a folder that holds nothing but T5X's steps, the newest alone is copied.
+
+  Raises: UserError if the newest is not whole: what is copied here stays.
   """
   children = sorted(source.iterdir(), key=lambda child: child.name)
   steps = {int(match[1]): child for child in children if (match := STEP.fullmatch(child.name))}
+  if steps and not {child.name for child in steps[max(steps)].iterdir()} & set(WHOLE):
+    raise UserError(
+      f"{steps[max(steps)]}: the newest checkpoint is not whole: it holds no file 'checkpoint' and no Orbax 'state'. "
+      "Give the folder of an earlier one."
+    )
   kept = [child for child in children if child not in steps.values() or child is steps[max(steps)]]
   for child in kept:
     if SKIPPED.fullmatch(child.name):
@@ -196,6 +206,8 @@ def _from_bucket(source: str) -> pathlib.Path:
     with new_folder(target) as building:
       try:
         copy_model(remote, building)
+      except UserError:
+        raise
       except Exception as error:
         raise UserError(
           f"{source}: copying it to {target} failed ({_first_line(error)}). Try again."

@@ -164,6 +164,10 @@ def test_a_bucket_is_copied_without_what_no_reader_needs(tmp_path, t5):
   assert not [path for path in copied if "param_states" in path or "tfevents" in path or "tmp-" in path]
   assert not [path for path in copied if path.startswith("checkpoint_9")]
   assert_reads(tmp_path / "copy", t5)
+  (remote / "checkpoint_10" / "checkpoint").unlink()
+  (tmp_path / "again").mkdir()
+  with pytest.raises(UserError, match=r"checkpoint_10: the newest checkpoint is not whole"):
+    sources.copy_model(epath.Path(remote), tmp_path / "again")
 
 
 def test_a_bucket_that_was_copied_before(tmp_path, monkeypatch):

@@ -130,6 +130,11 @@ class Checkpoints:
       try:
         saved = self.manifest(step)
         self._check_same(step, ARCHITECTURE, saved["parameters"], parameter_table(target.params))
+        if not saved["optimizer"] and parameter_table(target.opt_state):
+          raise UserError(
+            f"{self.folder}: holds converted weights without a training's state, so none can be resumed here. Choose "
+            f"another MODEL_DIR and start from these: --gin_file={self.folder / 'model.gin'}."
+          )
         self._check_same(step, OPTIMIZER, saved["optimizer"], parameter_table(target.opt_state))
         restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
       except UserError:
@@ -175,7 +180,10 @@ class Checkpoints:
       except Exception as error:  # as above
         failures.append(f"  step {candidate}: {_first_line(error)}")
         print(f"warning: checkpoint {candidate} in {self.folder} cannot be read", file=sys.stderr)
-    raise UserError(f"{self.folder}: no checkpoint can be read.\n" + "\n".join(failures))
+    raise UserError(
+      f"{self.folder}: no checkpoint can be read. Train anew, or copy the folder again.\n"
+      + "\n".join(failures)
+    )
 
   def _set_aside(self, steps: Sequence[int]) -> None:
     """Renames unreadable steps to damaged_checkpoint_<step>, so that training can save those steps anew."""
@@ -258,3 +266,4 @@ def _quiet_orbax() -> None:
   import logging
 
   logging.getLogger("absl").setLevel(logging.ERROR)
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a damaged file: a dozen "Event loop is closed"

@@ -9,6 +9,7 @@ import io
 import os
 import pathlib
 import re
+import threading
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,11 @@ COMPONENTS = {
 MACRO = "gin.macro"
 _ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")
 _MENTION = re.compile(r"%(\w+)")
-_HERE = re.compile(r"""(['"])here:""")
+# `NAME_PATH = 'here:rest'` or `x.path = 'here:rest'`: text elsewhere, such as a prefix, is nobody's path.
+_HERE = re.compile(
+  r"""^(\s*(?:\S+\.path|\w*_PATH)\s*=\s*(?:\\\n\s*)?)(['"])here:([^'"\n]*)\2""", re.MULTILINE
+)
+_EVALUATING = threading.Lock()  # gin's configuration is one for all threads
 _INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
 
 
@@ -119,10 +124,10 @@ def parse(files: Sequence[GinFile], bindings: Sequence[str], search_paths: Seque
 
 
 def _opened(path: str) -> io.StringIO:
-  """Returns a gin file's text; `here:` at the beginning of a string is the folder of the file that says it."""
+  """Returns a gin file's text; `here:` at the beginning of a path is the folder of the file that says it."""
   folder = pathlib.Path(path).absolute().parent
   text = "\n".join(_lines(pathlib.Path(path)))
-  return io.StringIO(_HERE.sub(lambda match: f"{match.group(1)}{folder.as_posix()}/", text))
+  return io.StringIO(_HERE.sub(lambda match: f"{match[1]}{str(folder / match[3])!r}", text))
 
 
 class _translated:
@@ -238,7 +243,8 @@ def _wrong_values(
           continue
         value = config[names[0], MACRO]["value"]
       expected = annotations.get(parameter)
-      if expected is not None and isinstance(value, bool | int | float | str) and not _fits(value, expected):
+      literal = value is None or isinstance(value, bool | int | float | str)
+      if expected is not None and literal and not _fits(value, expected):
         where = (
           f"{names[0]} = {value!r} ({assigned[names[0]].where})"
           if names
@@ -353,7 +359,15 @@ def section_str(roots: Iterable[str], replaced: Mapping[str, str]) -> str:
 
 
 def evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
-  """Returns the values of macros of one file, in a configuration of its own: the one in use is put back afterwards."""
+  """Returns the values of macros of one file, in a configuration of its own: the one in use is put back afterwards.
+
+  Raises: UserError for a file that gin cannot read, values of a wrong type, and what the components themselves refuse.
+  """
+  with _EVALUATING:
+    return _evaluated(file, macros)
+
+
+def _evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
   import gin
   from gin import config as gin_config
 
@@ -364,8 +378,13 @@ def evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
   gin.clear_config()
   try:
     parse([file], [], [])
+    problems = _wrong_values(gin_config._CONFIG, macros_set([file], ()))
+    if problems:
+      raise UserError(f"{file.path}:\n" + "\n".join(problems))
     with _translated(str(file.path)):
       return [gin.get_configurable(f"{name}/{MACRO}")() for name in macros]
+  except UserError as error:
+    raise UserError(str(error).split("\n  In call to configurable")[0]) from None
   finally:
     gin.clear_config()
     gin_config._CONFIG.update(saved)

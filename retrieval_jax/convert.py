@@ -15,6 +15,7 @@ from retrieval_jax.interop.foreign import ForeignModel, ForeignTower
 from retrieval_jax.interop.new_folder import new_folder
 from retrieval_jax.interop.report import ParameterReport
 from retrieval_jax.model_section import FILE, keep_vocabularies, read_model_section, scheme_of, section_of
+from retrieval_jax.portable import DEFAULT_LENGTH
 from retrieval_jax.retriever import Retriever, check_inputs, checkpoint_params, model_manifest
 from retrieval_jax.train_state import TrainState
 from retrieval_jax.weights import host_partitioner, read_model
@@ -66,7 +67,8 @@ def convert(
     )
   source_model = _read(source, overrides, step)
   model = source_model.towers
-  report = ParameterReport([*model.query.report, *(model.passage.report if model.passage else ())])
+  twice = model.passage is not None and model.passage.params is not model.query.params
+  report = ParameterReport([*model.query.report, *(model.passage.report if model.passage and twice else ())])
   print(f"{source} ({source_model.kind})")
   print(report if dry_run else report.summary)
   sides = (
@@ -74,9 +76,10 @@ def convert(
   )
   for side, tower in sides.items():
     print(f"{side}: {_described(tower)}")
-  folder = pathlib.Path(target).expanduser()
-  _check(folder, target_format, source_model)
-  _note_template(model, target_format)
+  _check(target, target_format, source_model)
+  folder = paths.output_dir(target, "--to")
+  for note in _notes(model, target_format):
+    print(f"note: {note}")
   if dry_run:
     print(f"dry run: nothing was written; without it {target} would be a {target_format} folder")
     return report
@@ -101,8 +104,8 @@ def _read(source: str, overrides: Overrides, step: int | None) -> Source:
   kind = sources.detect(folder)
   if kind != OWN:
     foreign = read_model(source, vocab_size=overrides.vocab_size, step=step)
-    towers = (None if tower is None else _changed(tower, overrides) for tower in foreign)
-    return Source(source, kind, _with_text(ForeignModel(*towers), overrides))  # pyright: ignore[reportArgumentType]
+    foreign = portable.with_head(foreign, pooling=overrides.pooling, normalize=overrides.normalize)
+    return Source(source, kind, _with_text(foreign, overrides))
   for name in ("vocabulary", "vocab_size", "pooling", "normalize", "cased"):
     if getattr(overrides, name) is not None:
       raise UserError(f"{source} was trained here and says itself what --{name} would: leave the flag out.")
@@ -113,9 +116,14 @@ def _read(source: str, overrides: Overrides, step: int | None) -> Source:
   return Source(source, f"{kind}, checkpoint {found}", _with_text(foreign, overrides), sharing, found)
 
 
-def _check(folder: pathlib.Path, target_format: str, source: Source) -> None:
+def _check(target: str, target_format: str, source: Source) -> None:
   """Raises UserError for what the writer would refuse: a dry run says so too."""
   model = source.towers
+  if "://" in target or target.startswith((paths.PACKAGE_PREFIX, paths.HERE_PREFIX)):
+    raise UserError(
+      f"--to={target}: expected a local folder. Write there, and copy the folder with your own tools."
+    )
+  folder = paths.output_dir(target, "--to")
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise UserError(
       f"{folder}: is there already; expected a new or an empty folder. Choose another, or remove it."
@@ -131,6 +139,10 @@ def _check(folder: pathlib.Path, target_format: str, source: Source) -> None:
       "a Hugging Face encoder folder holds one tower, and queries and passages have one each here: use "
       "--format=sentence_transformers."
     )
+  if target_format == "huggingface" and model.query.text.vocabulary_path is None:
+    raise UserError(
+      "the source brings no vocabulary, and transformers would make one up: name the file with --vocabulary."
+    )
   if target_format == "huggingface" and model.query.spec.projection_dim is not None:
     raise UserError(
       f"the model projects to {model.query.spec.projection_dim} dimensions, which a Hugging Face encoder folder has no "
@@ -143,26 +155,36 @@ def _check(folder: pathlib.Path, target_format: str, source: Source) -> None:
     )
 
 
-def _note_template(model: ForeignModel, target_format: str) -> None:
-  template = (model.passage or model.query).text.template
-  if target_format != OWN and template not in (None, TEMPLATE):
-    print(
-      f"note: a {target_format} folder has no place for PASSAGE_TEMPLATE: whoever encodes passages with it must join "
-      f"title and text as {template!r}"
+def _notes(model: ForeignModel, target_format: str) -> list[str]:
+  """Returns what of the model the format has no place for: whoever uses the folder must know it."""
+  if target_format == OWN:
+    return []
+  notes = []
+  query, passage = model.query, model.passage or model.query
+  if passage.text.template not in (None, TEMPLATE):
+    notes.append(
+      f"a {target_format} folder has no place for PASSAGE_TEMPLATE: whoever encodes passages with it must join title and "
+      f"text as {passage.text.template!r}"
     )
+  lengths = (query.text.max_length, passage.text.max_length)
+  if model.passage is not None and passage.params is query.params and lengths[0] != lengths[1]:
+    notes.append(
+      f"one tower serves both sides, so the folder has one length: {max(filter(None, lengths), default=None)} tokens, where "
+      f"queries are cut at {lengths[0]} and passages at {lengths[1]} here"
+    )
+  if target_format in ("huggingface", "t5x"):
+    prefixes = {"queries": query.text.prefix, "passages": passage.text.prefix}
+    for side, prefix in prefixes.items():
+      if prefix:
+        notes.append(f"a {target_format} folder has no place for a prefix: put {prefix!r} before {side}")
+  if target_format == "huggingface":
+    after = f"{query.spec.pooling} pooling{' and L2 normalisation' if query.spec.normalize else ''}"
+    notes.append(f"a huggingface folder holds the encoder alone: {after} come after it")
+  return notes
 
 
 def _retriever(source: Source) -> Retriever:
   return Retriever(portable.pair_of(source.towers, sharing=source.sharing), portable.inputs_of(source.towers))
-
-
-def _changed(tower: ForeignTower, overrides: Overrides) -> ForeignTower:
-  spec = tower.spec
-  if overrides.pooling is not None:
-    spec = spec._replace(pooling=overrides.pooling)
-  if overrides.normalize is not None:
-    spec = spec._replace(normalize=overrides.normalize)
-  return tower._replace(spec=spec)
 
 
 def _described(tower: ForeignTower) -> str:
@@ -183,7 +205,7 @@ def _write_own(folder: pathlib.Path, source: Source) -> None:
   state = TrainState(source.step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]
   with new_folder(folder) as building:
     names = keep_vocabularies(retriever.inputs, building)
-    title, file = f"Converted from {source.name}.", folder.absolute() / FILE
+    title, file = f"Converted from {source.name!r}.", folder.absolute() / FILE
     with paths.atomic_write(building / FILE) as section:
       section.write(section_of(retriever.model, retriever.inputs, title=title, file=file, vocabularies=names))
     with Checkpoints(building) as checkpoints:
@@ -234,9 +256,14 @@ def _with_text(model: ForeignModel, overrides: Overrides) -> ForeignModel:
     if overrides.vocabulary is not None:
       kind = "word_piece" if tower.spec.encoder.family == "bert" else "sentence_piece"
       text = text._replace(vocabulary=kind, vocabulary_path=paths.resolve(overrides.vocabulary), options={})
+    if overrides.cased and text.vocabulary != "word_piece":
+      raise UserError(
+        f"--cased is for the vocab.txt of a BERT; the {side} tower reads {text.vocabulary}. Leave it out."
+      )
     if overrides.cased:
       text = text._replace(options={**text.options, "lowercase": False})
-    text = text._replace(max_length=text.max_length if length is None else length)
+    known = DEFAULT_LENGTH if text.max_length is None else text.max_length
+    text = text._replace(max_length=known if length is None else length)
     sides.append(tower._replace(text=text._replace(prefix=text.prefix if prefix is None else prefix)))
   return ForeignModel(*sides)
 
@@ -249,9 +276,9 @@ _WRITERS: Final[Mapping[str, Callable[[pathlib.Path, Source], None]]] = {
 }
 _NEXT: Final = {
   OWN: "; search or evaluate it with --gin.MODEL_DIR={target}, train from it with --gin_file={target}/model.gin",
-  "sentence_transformers": '; load it with SentenceTransformer("{target}")',
-  "huggingface": '; load it with AutoModel.from_pretrained("{target}")',
-  "t5x": "; name checkpoint_<step> in it as T5X's INITIAL_CHECKPOINT_PATH",
+  "sentence_transformers": '; load it with SentenceTransformer("{target}") and call encode_query and encode_document',
+  "huggingface": '; load it with the class that its config.json names under "architectures"',
+  "t5x": "; name the checkpoint folder in it as T5X's INITIAL_CHECKPOINT_PATH",
 }
 
 

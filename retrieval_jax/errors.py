@@ -13,7 +13,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
   Example: `nearest("LOS", ["LOSS", "MODEL"])` is `"; did you mean 'LOSS'?"`.
   """
-  matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.55)
+  matches = difflib.get_close_matches(str(name), list(known), n=count, cutoff=0.55)
   if not matches:
     return ""
   return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"

@@ -57,7 +57,12 @@ def freeze(transform: optax.GradientTransformation, patterns: Sequence[str]) -> 
     return transform
 
   def labels(params: PyTree[Any]) -> PyTree[str]:
-    return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
+    mask = frozen_mask(params, patterns)
+    if all(jax.tree.leaves(mask)):
+      raise UserError(
+        f"FROZEN: {list(patterns)} match every parameter, so nothing is left to train. Freeze fewer."
+      )
+    return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", mask)
 
   return optax.partition({"trained": transform, "frozen": _keep()}, labels)
 

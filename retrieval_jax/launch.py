@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from retrieval_jax import configuration
 from retrieval_jax.errors import UserError
-from retrieval_jax.model_section import FILE, ROOTS, keep_vocabularies
+from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir
 
 CONFIGS = "retrieval_jax.configs"
@@ -68,7 +68,11 @@ def run(program: str, argv: Sequence[str]) -> object:
   files = [*files, *user_files]
   prepare_jax()
   configuration.parse(files, bindings, search_paths)
-  configuration.check(f"{program}.{spec.function}", files, bindings)
+  try:
+    configuration.check(f"{program}.{spec.function}", files, bindings)
+  except UserError as error:
+    hint = _no_model(user_files, bindings) if spec.reads_model and "MODEL is not set" in str(error) else None
+    raise UserError(f"{hint}\n{error}" if hint else str(error)) from None
   configuration.finalize()
   configured = gin.get_configurable(f"{program}.{spec.function}")
 
@@ -167,6 +171,26 @@ def _model_section(
   return [section]
 
 
+def _no_model(files: Sequence[configuration.GinFile], bindings: Sequence[str]) -> str | None:
+  """Returns why MODEL_DIR gives no model, where it was named."""
+  model_dir = configuration.literal_macro("MODEL_DIR", files, bindings)
+  if not isinstance(model_dir, str):
+    return None
+  folder = pathlib.Path(model_dir).expanduser()
+  if not folder.is_dir():
+    return f"MODEL_DIR={model_dir}: no such folder, and no file of models/ is given."
+  from retrieval_jax.interop import sources
+
+  try:
+    kind = sources.detect(folder)
+  except UserError as error:
+    return f"MODEL_DIR: {error}"
+  return (
+    f"MODEL_DIR={model_dir} is a {kind} folder, not one of retrieval_jax: convert it first, with\n"
+    f"  python -m retrieval_jax.convert --from={model_dir} --to=..."
+  )
+
+
 def prepare_jax() -> None:
   """Settings that must stand before the first array: a persistent compilation cache, quiet TensorFlow."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -189,7 +213,7 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
   copies = keep_vocabularies(gin.get_configurable(f"INPUTS/{configuration.MACRO}")(), folder)
   section = configuration.section_str(ROOTS, copies)
   with atomic_write(folder / FILE) as file:
-    file.write(section)
+    file.write(section + START)
   with atomic_write(folder / "versions.json") as file:
     json.dump(versions(argv), file, indent=2)
     file.write("\n")

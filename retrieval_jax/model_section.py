@@ -1,6 +1,7 @@
 """The model section of a MODEL_DIR (model.gin): written for a model without gin files of its own, and read back."""
 
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,8 +16,18 @@ from retrieval_jax.retriever import Retriever
 FILE: Final = "model.gin"
 VOCABULARY_FOLDER: Final = "vocabulary"
 ROOTS: Final = ("MODEL", "INPUTS")
+# What makes a trained folder's model.gin a model file to train from in another MODEL_DIR.
+START: Final = f"""
+# To train on from these weights, in another MODEL_DIR: --gin_file=<this file>
+from retrieval_jax import pretrained
+INITIAL_CHECKPOINT_PATH = '{paths.HERE_PREFIX}.'
+RESIZE_VOCABULARY = False
+PRETRAINED = @pretrained.Pretrained()
+pretrained.Pretrained.path = %INITIAL_CHECKPOINT_PATH
+pretrained.Pretrained.resize_vocabulary = %RESIZE_VOCABULARY
+"""
 HEADER: Final = """# {title}
-# Train from it: python -m retrieval_jax.train --gin_file={file} --gin_file=losses/samtone.gin --gin_file=data/... \\
+# Train from it: python -m retrieval_jax.train --gin_file={file!r} --gin_file=losses/samtone.gin --gin_file=data/... \\
 #   --gin.MODEL_DIR=... --gin.TRAIN_STEPS=...
 from __gin__ import dynamic_registration
 
@@ -51,9 +62,9 @@ def section_of(
   names = {"query": "tower", "passage": "passage_tower"}
   lines += [f"dual_encoder.dual_encoder.{names[side]} = @{side}/tower.Tower()" for side in towers]
   for side, tower in towers.items():
-    lines += ["", *_tower(side, tower)]
+    lines += ["", *_tower(side, tower, single=len(towers) == 1)]
   lines += ["", *_inputs(inputs, vocabularies), ""]
-  return HEADER.format(title=title, file=file) + "\n".join(lines)
+  return HEADER.format(title=title, file=str(file)) + "\n".join(lines)
 
 
 def _macros(model: TowerPair, inputs: TextInputs) -> list[str]:
@@ -72,7 +83,15 @@ def _macros(model: TowerPair, inputs: TextInputs) -> list[str]:
   ]
 
 
-def _tower(side: str, tower: Any) -> list[str]:
+# Of one tower for both sides; two towers have values of their own.
+TOWER_MACROS: Final = {
+  "pooling": "POOLING",
+  "projection_dim": "PROJECTION_DIM",
+  "vocab_size": "NUM_EMBEDDINGS",
+}
+
+
+def _tower(side: str, tower: Any, *, single: bool) -> list[str]:
   spec = spec_of(tower)
   kind = {"bert": "bert.BertEncoder", "t5": "t5.T5Encoder"}[spec.encoder.family]
   own = spec._asdict()
@@ -85,7 +104,11 @@ def _tower(side: str, tower: Any) -> list[str]:
   }
   return [
     f"{side}/tower.Tower.encoder = @{side}/{kind}()",
-    *(f"{side}/tower.Tower.{name} = {value!r}" for name, value in own.items()),
+    *(f"{macro} = {own[name]!r}" for name, macro in TOWER_MACROS.items() if single),
+    *(
+      f"{side}/tower.Tower.{name} = {f'%{TOWER_MACROS[name]}' if single and name in TOWER_MACROS else repr(value)}"
+      for name, value in own.items()
+    ),
     *(f"{side}/{kind}.{name} = {value!r}" for name, value in spec.encoder.fields.items()),
     *(f"{side}/{kind}.{name} = %{macro}" for name, macro in macros.items()),
   ]
@@ -144,11 +167,12 @@ def keep_vocabularies(inputs: TextInputs, folder: pathlib.Path) -> dict[str, str
     if not isinstance(vocabulary, WordPiece | SentencePiece):
       continue
     source = vocabulary.file
-    target = folder / VOCABULARY_FOLDER / source.name
+    name = re.sub(r"[^\w.-]", "_", source.name)[-40:]  # whatever gin or another system might trip over
+    target = folder / VOCABULARY_FOLDER / name
     number = 1
     while target.exists() and target.read_bytes() != source.read_bytes():  # two vocabularies of one file name
       number += 1
-      target = target.with_name(f"{source.stem}_{number}{source.suffix}")
+      target = target.with_name(f"{number}_{name}")
     if not target.exists():
       with paths.atomic_write(target, "wb") as file:
         file.write(source.read_bytes())

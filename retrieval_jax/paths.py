@@ -50,6 +50,10 @@ def output_dir(path: str, macro: str) -> pathlib.Path:
   """
   if not isinstance(path, str) or not path.strip():
     raise UserError(f"{macro}={path!r}: expected the path of a folder, for example --gin.{macro}=/tmp/run.")
+  if "\\" in path or "\n" in path:
+    raise UserError(
+      f"{macro}={path!r}: a folder's name may not hold a backslash or a line end. Choose another."
+    )
   folder = pathlib.Path(path).expanduser().absolute()
   for part in (folder, *folder.parents):
     if part.exists():

@@ -142,7 +142,9 @@ def inputs_of(
   """
   sides = (foreign.query.text, (foreign.passage or foreign.query).text)
   families = (foreign.query.spec.encoder.family, (foreign.passage or foreign.query).spec.encoder.family)
-  vocabularies = [_vocabulary(text, family, vocabulary) for text, family in zip(sides, families, strict=True)]
+  vocabularies = [
+    vocabulary_of(text, family, vocabulary) for text, family in zip(sides, families, strict=True)
+  ]
   same = vocabularies[0].fingerprint == vocabularies[1].fingerprint
   query, passage = sides
   return TextInputs(
@@ -161,7 +163,13 @@ def _first(*values: Any) -> Any:
   return next(value for value in values if value is not None)
 
 
-def _vocabulary(text: TextSpec, family: str, path: str | None) -> Vocabulary:
+def vocabulary_of(text: TextSpec, family: str, path: str | None) -> Vocabulary:
+  """Returns the vocabulary in the file `path`, or without one that of the model's own files.
+
+  Raises: UserError when there is neither.
+
+  Example: `vocabulary_of(tower.text, "t5", "spiece.model")`.
+  """
   if path is not None:
     return (WordPiece if family == "bert" else SentencePiece)(path)
   if text.vocabulary is None or text.vocabulary_path is None:
@@ -171,6 +179,20 @@ def _vocabulary(text: TextSpec, family: str, path: str | None) -> Vocabulary:
       "--vocabulary of retrieval_jax.convert)."
     )
   return VOCABULARIES[text.vocabulary](str(text.vocabulary_path), **text.options)
+
+
+def with_head(
+  foreign: ForeignModel, *, pooling: str | None = None, normalize: bool | None = None
+) -> ForeignModel:
+  """Returns the model with another pooling or normalisation after its encoders; None leaves what the files say.
+
+  Example: `with_head(reading.read(folder), pooling="first")`.
+  """
+  given = {
+    name: value for name, value in (("pooling", pooling), ("normalize", normalize)) if value is not None
+  }
+  towers = (tower and tower._replace(spec=tower.spec._replace(**given)) for tower in foreign)
+  return ForeignModel(*towers)  # pyright: ignore[reportArgumentType]
 
 
 def params_of(model: TowerPair, foreign: ForeignModel, mesh: Partitioner) -> PyTree[Array]:
@@ -208,9 +230,15 @@ def foreign_of(model: TowerPair, params: PyTree[Array], inputs: TextInputs) -> F
 
   A part that the scheme shares is one object in both towers.
 
+  Raises: UserError for a parameter that is not finite, or towers that cannot be described.
+
   Example: `sentence_transformers.write(folder, foreign_of(model, params, inputs))`.
   """
   arrays = {name: jax.tree.map(np.asarray, part) for name, part in dict(params).items()}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+    if not np.isfinite(leaf).all():
+      name = jax.tree_util.keystr(path, simple=True, separator="/")
+      raise UserError(f"the parameter {name} holds NaN or infinity. Use an earlier checkpoint.")
   query = _foreign_tower(model.query_tower, model.portable_params(arrays, "query"), inputs.query_side)
   if model.shared.issuperset(PARTS):
     passage_text = _text_spec(inputs.passage_side)

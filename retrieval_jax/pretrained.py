@@ -3,7 +3,7 @@
 import pathlib
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 from jaxtyping import PyTree
@@ -16,6 +16,7 @@ from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.portable import encoder_spec
 
+CHECKSUM: Final = "#sha256="
 Read = Callable[[str, int | None], ForeignModel]
 
 
@@ -23,15 +24,14 @@ class Pretrained(NamedTuple):
   """Weights in somebody's files.
 
   path: a T5X checkpoint, a Hugging Face or sentence-transformers folder, or a MODEL_DIR of retrieval_jax; local,
-    `package:NAME/rest`, gs://... or a hub name. None: no weights, start from random numbers.
-  sha256: of the folder's model.safetensors, compared when given.
+    `package:NAME/rest`, gs://... or a hub name. None: no weights, start from random numbers. "#sha256=..." behind it is
+    the sum of the folder's model.safetensors, which is compared.
   resize_vocabulary: whether a token table of another number of rows is fitted to the model's: rows of zeros added
     (32,100 -> 32,128) or the last rows cut. False: a UserError names both numbers.
   passage_path: the weights of the passage tower, where they lie elsewhere than the query tower's.
   """
 
   path: str | None
-  sha256: str | None = None
   resize_vocabulary: bool = False
   passage_path: str | None = None
 
@@ -39,12 +39,17 @@ class Pretrained(NamedTuple):
     """Returns the local folder. Raises: UserError when there is none."""
     if self.path is None:
       raise UserError("INITIAL_CHECKPOINT_PATH is not set: there are no pretrained weights.")
-    return sources.locate(self.path)
+    return sources.locate(self.source)
+
+  @property
+  def source(self) -> str:
+    """The path without its checksum."""
+    return str(self.path).partition(CHECKSUM)[0]
 
   @property
   def where(self) -> str:
     """The paths, for messages."""
-    return str(self.path) if self.passage_path is None else f"{self.path} and {self.passage_path}"
+    return self.source if self.passage_path is None else f"{self.source} and {self.passage_path}"
 
   def overlay(self, model: TowerPair, params: PyTree[Any], read: Read) -> dict[str, Any]:
     """Returns `params` with the weights of the files in their places, as numpy, and prints in one line what was taken.
@@ -66,18 +71,24 @@ class Pretrained(NamedTuple):
       reports = [t.report for t in foreign if t is not None]
       summary = ParameterReport([p for report in reports for p in report]).summary
       print(f"pretrained: {where}: {summary}{rest}", file=sys.stderr)
+      resized = {
+        p.note for report in reports for p in report if p.note and p.target.startswith("token_embedder")
+      }
+      for note in sorted(resized) if self.resize_vocabulary else ():
+        print(f"note: token table: {note}", file=sys.stderr)
     return filled
 
   def _read(self, model: TowerPair, read: Read) -> ForeignModel:
-    if self.sha256 is not None:
-      tensor_files.check_sha256(self.folder() / "model.safetensors", self.sha256)
+    checksum = str(self.path).partition(CHECKSUM)[2]
+    if checksum:
+      tensor_files.check_sha256(self.folder() / "model.safetensors", checksum)
     rows = None
     if self.resize_vocabulary:
       sizes = {t.vocab_size for t in (model.query_tower, model.passage_tower) if isinstance(t, Tower)}
       if len(sizes) != 1:
         raise UserError(f"RESIZE_VOCABULARY needs towers of one vocabulary, got sizes {sorted(sizes)}.")
       rows = sizes.pop()
-    foreign = read(str(self.path), rows)
+    foreign = read(self.source, rows)
     if self.passage_path is None:
       return foreign
     other = read(self.passage_path, rows)
@@ -91,7 +102,9 @@ def check_architecture(model: TowerPair, foreign: ForeignModel, path: str) -> No
 
   Example: `check_architecture(model, reading.read(path), path)`.
   """
-  sides = (("query", model.query_tower, foreign.query), ("passage", model.passage_tower, foreign.passage))
+  sides = [("query", model.query_tower, foreign.query), ("passage", model.passage_tower, foreign.passage)]
+  if model.query_tower == model.passage_tower and foreign.passage is None:
+    del sides[1:]
   faults = []
   for side, tower, source in sides:
     theirs = foreign.query if source is None else source

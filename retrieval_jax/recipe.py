@@ -1,6 +1,5 @@
 """The recipe of a training: its parts, whether they fit together, and what a checkpoint says of them."""
 
-import json
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
-from retrieval_jax.retriever import Retriever, check_inputs, model_manifest
+from retrieval_jax.retriever import Retriever, check_computation, check_inputs, model_manifest
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step
 
@@ -46,7 +45,7 @@ class Recipe(NamedTuple):
   @property
   def frozen_paths(self) -> tuple[str, ...]:
     """Patterns of all parameters that stay as they are: the sharing scheme's and the recipe's own."""
-    if isinstance(self.frozen, str):
+    if isinstance(self.frozen, str) or not isinstance(self.frozen, Sequence):
       raise UserError(f"FROZEN={self.frozen!r}: expected a list of patterns, such as ['token_embedder/.*'].")
     return (*self.retriever.model.frozen_paths, *self.frozen)
 
@@ -120,20 +119,7 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       f"{folder} was trained with another vocabulary, other lengths or prefixes (see its model.gin). "
       "Resume with the same, or start in another MODEL_DIR."
     )
-  before, after = saved.get("computation"), json.loads(json.dumps(now["computation"]))
-  if isinstance(before, Mapping) and before != after:
-    names = sorted({*before, *after})
-    lines = [
-      f"  {name}: was {before.get(name)!r}, is {after.get(name)!r}"
-      for name in names
-      if before.get(name) != after.get(name)
-    ]
-    raise UserError(
-      f"{folder} was trained with a model that computes something else of the same parameters:\n"
-      + "\n".join(lines)
-      + "\nResume with the same (see its model.gin), or start in another MODEL_DIR from its weights: "
-      f"INITIAL_CHECKPOINT_PATH={folder}."
-    )
+  check_computation(folder, saved, now)
   for name in ("task", "task_fingerprint", "batch_size", "seed"):
     if saved.get(name) != now[name]:
       print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

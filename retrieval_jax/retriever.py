@@ -1,7 +1,9 @@
 """A retriever: the dual encoder with the inputs it reads and the weights it starts from; its parameters in a checkpoint."""
 
+import json
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -59,6 +61,12 @@ def check_inputs(retriever: Retriever) -> None:
     if not isinstance(tower, Tower):
       continue
     words = own.vocabulary.vocab_size
+    prefix = own.vocabulary.encode_ragged([own.prefix], length=own.length + 1)[0]
+    if own.prefix and len(prefix) >= own.length:
+      raise UserError(
+        f"{side.upper()}_PREFIX={own.prefix!r} fills the {own.length} tokens of {side.upper()}_LENGTH, so that no text is "
+        "left: shorten the one or raise the other."
+      )
     if isinstance(tower.encoder, BertEncoder) and own.length > tower.encoder.max_positions:
       raise UserError(
         f"{side.upper()}_LENGTH={own.length}: the {side} tower has {tower.encoder.max_positions} positions. Lower it."
@@ -92,6 +100,27 @@ def model_manifest(retriever: Retriever) -> dict[str, object]:
   }
 
 
+def check_computation(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
+  """Raises UserError, with each difference, if two manifests are of models that compute other things of equal parameters.
+
+  Example: `check_computation(folder, checkpoints.manifest(100), model_manifest(retriever))`.
+  """
+  before, after = saved.get("computation"), json.loads(json.dumps(now["computation"]))
+  if not isinstance(before, Mapping) or before == after:
+    return
+  lines = [
+    f"  {name}: was {before.get(name)!r}, is {after.get(name)!r}"
+    for name in sorted({*before, *after})
+    if before.get(name) != after.get(name)
+  ]
+  raise UserError(
+    f"{folder} was trained with a model that computes something else of the same parameters:\n"
+    + "\n".join(lines)
+    + "\nGo on with the same (as its model.gin was written), or train in another MODEL_DIR from its weights: "
+    f"INITIAL_CHECKPOINT_PATH={folder}."
+  )
+
+
 def checkpoint_params(
   retriever: Retriever, partitioner: Partitioner, folder: pathlib.Path, *, step: int | None = None
 ) -> tuple[PyTree[Array], int]:
@@ -109,7 +138,14 @@ def checkpoint_params(
     raise UserError(f"MODEL_DIR={folder}: no such folder. Train first, or correct the path.")
   with Checkpoints(folder, read_only=True) as checkpoints:
     params, found = checkpoints.restore_params(target, step=step)
-    trained_with = checkpoints.manifest(found).get("vocabulary")
+    manifest = checkpoints.manifest(found)
+  check_computation(folder, manifest, model_manifest(retriever))
+  if manifest.get("inputs") not in (None, retriever.inputs.fingerprint) and jax.process_index() == 0:
+    print(
+      f"note: {folder}: the lengths, prefixes or template are not those of the training (its model.gin)",
+      file=sys.stderr,
+    )
+  trained_with = manifest.get("vocabulary")
   if trained_with not in (None, vocabulary_fingerprint(retriever.inputs)):
     raise UserError(
       f"{folder}: checkpoint {found} was trained with another vocabulary than the configured one (the file changed, or "

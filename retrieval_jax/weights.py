@@ -2,7 +2,7 @@
 
 import pathlib
 import sys
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -17,6 +17,13 @@ from retrieval_jax.model_section import read_model_section
 from retrieval_jax.partitioning import Partitioner, partitioner
 from retrieval_jax.pretrained import Pretrained
 from retrieval_jax.retriever import Retriever, check_inputs, checkpoint_params, vocabulary_fingerprint
+
+# Plain words that every tokenizer cuts by its vocabulary alone.
+PROBES: Final = (
+  "the quick brown fox jumps over the lazy dog",
+  "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+  "0 1 2",
+)
 
 
 def initial_params(retriever: Retriever, mesh: Partitioner, *, seed: int) -> PyTree[Array]:
@@ -42,7 +49,9 @@ def initial_params(retriever: Retriever, mesh: Partitioner, *, seed: int) -> PyT
     return direct
 
   def read(source: str, vocab_size: int | None) -> ForeignModel:
-    return read_model(source, vocab_size=vocab_size, reader=retriever)
+    found = read_model(source, vocab_size=vocab_size, reader=retriever)
+    _check_ids(source, found, retriever)
+    return found
 
   filled = start.overlay(model, abstract, read)
   fresh = [name for name in filled if filled[name] is abstract[name]]
@@ -108,6 +117,27 @@ def read_model(
   if vocab_size is None:
     return foreign
   return ForeignModel(*(None if tower is None else _resized(tower, vocab_size) for tower in foreign))  # pyright: ignore[reportArgumentType]
+
+
+def _check_ids(source: str, found: ForeignModel, retriever: Retriever) -> None:
+  """Raises UserError if the files bring a vocabulary that gives plain words other ids than the one configured."""
+  inputs = retriever.inputs
+  sides = (inputs.query_side.vocabulary, inputs.passage_side.vocabulary)
+  for tower in found:
+    if tower is None or tower.text.vocabulary_path is None:
+      continue
+    theirs = portable.vocabulary_of(tower.text, tower.spec.encoder.family, None).encode_ragged(
+      PROBES, length=64
+    )
+    for vocabulary in sides:
+      ours = vocabulary.encode_ragged(PROBES, length=64)
+      if all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True)):
+        break
+    else:
+      raise UserError(
+        f"{source}: its vocabulary ({tower.text.vocabulary_path}) gives words other ids than the configured one "
+        f"({sides[0]!r}): set VOCABULARY_PATH to the one that belongs to the weights."
+      )
 
 
 def host_partitioner() -> Partitioner:

@@ -197,6 +197,12 @@ def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, 
   train(*start, again, f"--gin.MODEL_DIR={tmp_path / 'two'}")
   assert f"pretrained: {tmp_path / 'one'}, checkpoint 1" in capfd.readouterr().err
   assert_same_vectors(vectors(tmp_path / "two"), vectors(bert))
+  own_file = [f"--gin_file={tmp_path / 'two' / 'model.gin'}", *train_flags(tmp_path)]  # a trained folder's own
+  train(*own_file, f"--gin.MODEL_DIR={tmp_path / 'three'}")
+  assert "pretrained: " in capfd.readouterr().err
+  assert_same_vectors(vectors(tmp_path / "three"), vectors(bert))
+  with pytest.raises(UserError, match="holds converted weights without a training's state"):
+    train(*start, f"--gin.MODEL_DIR={tmp_path / 'own'}")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +215,16 @@ def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, 
     (["--from={tmp}/nothing", "--to={tmp}/own"], "nothing"),
     (["--from={bert}", "--to={tmp}/own", "--step=3"], "is no MODEL_DIR of retrieval_jax"),
     (["--from={bert}", "--to={tmp}/own", "--vocab_size=3"], "entries"),
+    (["--from={bert}", "--to=gs://bucket/own"], "expected a local folder"),
+    (["--from={bert}", "--to={tmp}/a\\b"], "may not hold a backslash"),
+    (
+      ["--from={bert}", "--to={tmp}/own", "--query_prefix=a a a a a a a a a a a a "],
+      "QUERY_PREFIX=.* fills the 12 tokens",
+    ),
+    (
+      ["--from={pair}", "--to={tmp}/own", "--vocabulary={bert}/tokenizer.json", "--cased"],
+      "--cased is for the vocab.txt",
+    ),
   ],
 )
 def test_what_cannot_be_is_one_message_and_nothing_is_written(bert, pair, tmp_path, capsys, flags, message):
@@ -320,3 +336,82 @@ def test_a_vocabulary_with_a_long_path_of_spaces_is_kept(bert, tmp_path):
   assert "'here:vocabulary/tokenizer.json'" in (tmp_path / "run" / "model.gin").read_text()
   shutil.rmtree(folder)
   assert_same_vectors(vectors(tmp_path / "run"), vectors(bert))
+
+
+def test_a_prefix_that_begins_as_a_path_does_is_a_prefix(bert, tmp_path):
+  prefixes = ("here: ", "look 'here:' \"x\"")
+  flags = [f"--query_prefix={prefixes[0]}", f"--passage_prefix={prefixes[1]}"]
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}", *flags, "--query_length=40", "--passage_length=40")
+  inputs = DualEncoder.load(str(tmp_path / "own")).retriever.inputs
+  assert (inputs.query_prefix, inputs.passage_prefix) == prefixes
+
+
+def test_a_folder_of_an_odd_name_can_be_read_again(bert, tmp_path):
+  folder = tmp_path / 'it\'s "mine" é'
+  run(f"--from={bert}", f"--to={folder}")
+  assert_same_vectors(vectors(folder), vectors(bert))
+  train(f"--gin_file={folder / 'model.gin'}", *train_flags(tmp_path), f"--gin.MODEL_DIR={folder / 'run'}")
+  assert_same_vectors(vectors(folder / "run"), vectors(bert))
+
+
+@pytest.mark.parametrize(
+  "old, new, message",
+  [
+    ("num_heads = 2", "num_heads = 4", "num_heads: was 2, is 4"),
+    ("POOLING = 'first'", "POOLING = 'max'", "pooling: was 'first', is 'max'"),
+    ("projection_activation = 'tanh'", "projection_activation = 'none'", "was 'tanh', is 'none'"),
+    ("normalize = True", "normalize = 'no'", "normalize = 'no': expected bool"),
+    ("POOLING = 'first'", "POOLING = 3", "expected str"),
+  ],
+)
+def test_an_edited_model_section_is_refused(bert, tmp_path, old, new, message):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  path = tmp_path / "own" / "model.gin"
+  assert old in path.read_text()
+  path.write_text(path.read_text().replace(old, new))
+  with pytest.raises(UserError, match=message):
+    DualEncoder.load(str(tmp_path / "own"))
+
+
+def test_what_a_format_cannot_hold_is_said(bert, tmp_path, capsys, sentence_piece):
+  text = TextSpec("sentence_piece", sentence_piece, max_length=16, prefix="a ")
+  checkpoint = t5x.write(tmp_path / "t5x", ForeignModel(random_tower(TowerSpec(T5, 16), text=text)))
+  flags = [
+    f"--from={checkpoint}",
+    f"--vocabulary={sentence_piece}",
+    "--query_prefix=a ",
+    "--query_length=8",
+    "--passage_length=16",
+  ]
+  run(*flags, f"--to={tmp_path / 'hf'}", "--format=huggingface")
+  printed = capsys.readouterr().out
+  assert "note: a huggingface folder has no place for a prefix: put 'a ' before queries" in printed
+  assert "holds the encoder alone: mean pooling and L2 normalisation come after it" in printed
+  run(*flags, f"--to={tmp_path / 'st'}", "--format=sentence_transformers")
+  assert (
+    "the folder has one length: 16 tokens, where queries are cut at 8 and passages at 16 here"
+    in capsys.readouterr().out
+  )
+
+
+def test_a_parameter_that_is_not_finite_goes_nowhere(bert, tmp_path, capsys):
+  model = DualEncoder.load(str(bert))
+  model.params["projection_layer"]["kernel"] = model.params["projection_layer"]["kernel"].at[0, 0].set(np.nan)
+  with pytest.raises(UserError, match="the parameter projection_layer/kernel holds NaN or infinity"):
+    model.foreign()
+
+
+def test_weights_whose_own_vocabulary_has_other_ids_are_refused(bert, tmp_path):
+  run(f"--from={bert}", f"--to={tmp_path / 'own'}")
+  other = shutil.copytree(bert, tmp_path / "other")
+  tokenizer = json.loads((other / "tokenizer.json").read_text())
+  vocabulary = tokenizer["model"]["vocab"]
+  vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+  (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+  with pytest.raises(UserError, match="gives words other ids than the configured one"):
+    train(
+      f"--gin_file={tmp_path / 'own' / 'model.gin'}",
+      *train_flags(tmp_path),
+      f"--gin.INITIAL_CHECKPOINT_PATH={other}",
+      f"--gin.MODEL_DIR={tmp_path / 'run'}",
+    )

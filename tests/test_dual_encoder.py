@@ -74,10 +74,10 @@ def test_similarity_is_the_inner_product(model):
 
 
 def test_what_is_given_wins(folder):
-  model = DualEncoder.load(str(folder), query_prefix="", passage_length=5, vocab_size=V + 3)
+  model = DualEncoder.load(str(folder), query_prefix="", passage_length=8, vocab_size=V + 3)
   inputs = model.retriever.inputs
   assert (inputs.query_prefix, inputs.passage_prefix) == ("", "bad ")
-  assert (inputs.query_length, inputs.passage_length) == (12, 5)
+  assert (inputs.query_length, inputs.passage_length) == (12, 8)
   assert model.retriever.model.query_tower.vocab_size == V + 3
 
 
@@ -133,6 +133,20 @@ def test_what_is_no_text(model, texts, message):
     model.encode_passages(texts)
 
 
+def test_a_table_a_set_and_unequal_widths(model):
+  class Table(list):
+    def __iter__(self):
+      return iter(["text", "title"])
+
+  with pytest.raises(UserError, match="holds 3 rows and yields 2: give a list"):
+    model.retriever.inputs.passage_side.written(Table(["a", "b", "c"]))
+  for texts in ({"a", "b"}, 7, None):
+    with pytest.raises(UserError, match="expected a list of texts"):
+      model.retriever.inputs.query_side.written(texts)
+  with pytest.raises(UserError, match=r"got embeddings of shapes \(2, 16\) and \(2, 8\)"):
+    model.similarity(np.zeros((2, 16)), np.zeros((2, 8)))
+
+
 def test_a_missing_folder_and_a_step_that_has_no_meaning(tmp_path, folder):
   with pytest.raises(UserError, match="nowhere"):
     DualEncoder.load(str(tmp_path / "nowhere"))
@@ -140,6 +154,8 @@ def test_a_missing_folder_and_a_step_that_has_no_meaning(tmp_path, folder):
     DualEncoder.load(str(folder), step=3)
   with pytest.raises(UserError, match="entries"):
     DualEncoder.load(str(folder), vocab_size=3)
+  with pytest.raises(UserError, match="activation dtype 'float16'"):
+    DualEncoder.load(folder, dtype="float16")
 
 
 def test_a_feature_bag_pair_has_no_foreign_form():

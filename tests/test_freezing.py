@@ -67,6 +67,11 @@ def test_frozen_parameters_have_no_state():
   assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 2 * 3 + 1
 
 
+def test_freezing_everything_is_a_mistake():
+  with pytest.raises(UserError, match="nothing is left to train"):
+    freeze(optax.sgd(0.1), [".*"]).init({"model": {"a": jnp.ones(2)}})
+
+
 def test_no_pattern_is_the_transformation_itself():
   transform = optax.adam(0.1)
   assert freeze(transform, ()) is transform

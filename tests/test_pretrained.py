@@ -102,8 +102,8 @@ def test_two_towers_from_two_places(checkpoint, bert):
 
 def test_a_checksum_that_differs(bert):
   model = dual_encoder(Tower(BertEncoder(**SPECS["bert"].fields), V))
-  with pytest.raises(UserError, match=r"sha256 is .*, expected 00.* INITIAL_CHECKPOINT_SHA256"):
-    overlay(model, Pretrained(bert, sha256="00"))
+  with pytest.raises(UserError, match=r"sha256 is .*, expected 00.*sha256"):
+    overlay(model, Pretrained(f"{bert}#sha256=00"))
 
 
 def test_weights_of_the_passage_tower_alone_are_a_mistake(bert):

@@ -2,7 +2,7 @@
 
 import hashlib
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +117,16 @@ class SideInputs(NamedTuple):
     """
     if isinstance(texts, str | Mapping):
       raise UserError(f"got one text, {texts!r:.80}; expected a list of them: [text].")
-    return [self.prefix + self._joined(text) for text in texts]
+    if isinstance(texts, bytes | set | frozenset) or not isinstance(texts, Iterable):
+      raise UserError(f"got {type(texts).__name__}; expected a list of texts.")
+    items = list(texts)
+    if isinstance(texts, Sized) and len(texts) != len(
+      items
+    ):  # a table iterates over the names of its columns
+      raise UserError(
+        f"got {type(texts).__name__}, which holds {len(texts)} rows and yields {len(items)}: give a list."
+      )
+    return [self.prefix + self._joined(text) for text in items]
 
   def _joined(self, item: Text) -> str:
     if isinstance(item, str):

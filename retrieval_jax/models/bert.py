@@ -107,7 +107,7 @@ class BertEncoder(nn.Module):
         f"texts of {length} tokens, but the model has {self.max_positions} positions: "
         "lower QUERY_LENGTH or PASSAGE_LENGTH."
       )
-    if width % self.num_heads:
+    if self.num_heads < 1 or width % self.num_heads:
       raise UserError(
         f"BERT's embed_dim {width} is not a multiple of num_heads {self.num_heads}: change one of them."
       )

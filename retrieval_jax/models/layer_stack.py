@@ -47,6 +47,8 @@ def run_layers(
 
   Raises: UserError for an unknown remat_policy.
   """
+  if not isinstance(num_layers, int) or num_layers < 1:
+    raise UserError(f"num_layers={num_layers!r}: expected a whole number of at least 1.")
   if remat_policy not in REMAT_POLICIES:
     raise UserError(
       f"unknown remat_policy {remat_policy!r}; set REMAT_POLICY to one of {', '.join(REMAT_POLICIES)}"

@@ -130,7 +130,7 @@ def test_corrupted_safetensors(launch, tiny, tmp_path):
     file.seek(10_000_000)
     file.write(b"\xff" * 64)
   flags = (*tiny, "--gin_file=models/minilm.gin", *ONE_STEP, f"--gin.MODEL_DIR={tmp_path / 'run'}")
-  fails(launch, r"model.safetensors: .*sha256", *flags, f"--gin.INITIAL_CHECKPOINT_PATH={folder}")
+  fails(launch, r"model.safetensors: .*sha256", *flags, f"--gin.INITIAL_CHECKPOINT_PATH={folder}#sha256=53aa")
   assert not list((tmp_path / "run").glob("checkpoint_*"))
 
 

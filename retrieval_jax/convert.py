@@ -124,7 +124,10 @@ def _check(target: str, target_format: str, source: Source) -> None:
       f"--to={target}: expected a local folder. Write there, and copy the folder with your own tools."
     )
   folder = paths.output_dir(target, "--to")
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+  from retrieval_jax.interop import t5x
+
+  free = t5x.is_free(folder) if target_format == "t5x" else not folder.exists() or not any(folder.iterdir())
+  if not free:
     raise UserError(
       f"{folder}: is there already; expected a new or an empty folder. Choose another, or remove it."
     )

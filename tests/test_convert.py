@@ -197,7 +197,10 @@ def test_training_starts_from_a_converted_model_and_a_model_dir(bert, tmp_path, 
   train(*start, again, f"--gin.MODEL_DIR={tmp_path / 'two'}")
   assert f"pretrained: {tmp_path / 'one'}, checkpoint 1" in capfd.readouterr().err
   assert_same_vectors(vectors(tmp_path / "two"), vectors(bert))
-  own_file = [f"--gin_file={tmp_path / 'two' / 'model.gin'}", *train_flags(tmp_path)]  # a trained folder's own
+  own_file = [
+    f"--gin_file={tmp_path / 'two' / 'model.gin'}",
+    *train_flags(tmp_path),
+  ]  # a trained folder's own
   train(*own_file, f"--gin.MODEL_DIR={tmp_path / 'three'}")
   assert "pretrained: " in capfd.readouterr().err
   assert_same_vectors(vectors(tmp_path / "three"), vectors(bert))

@@ -117,7 +117,8 @@ class SideInputs(NamedTuple):
     """
     if isinstance(texts, str | Mapping):
       raise UserError(f"got one text, {texts!r:.80}; expected a list of them: [text].")
-    if isinstance(texts, bytes | set | frozenset) or not isinstance(texts, Iterable):
+    table = isinstance(texts, np.ndarray) and texts.ndim != 1
+    if table or isinstance(texts, bytes | set | frozenset) or not isinstance(texts, Iterable):
       raise UserError(f"got {type(texts).__name__}; expected a list of texts.")
     items = list(texts)
     if isinstance(texts, Sized) and len(texts) != len(

@@ -84,13 +84,13 @@ def check_sha256(path: pathlib.Path, expected: str) -> None:
       got = hashlib.file_digest(file, "sha256").hexdigest()
   except OSError as error:
     raise UserError(
-      f"{path}: cannot be read for its sha256 ({error.strerror}). INITIAL_CHECKPOINT_SHA256 is of a folder's "
+      f"{path}: cannot be read for its sha256 ({error.strerror}). #sha256= is of a folder's "
       f"{path.name}: leave it out for T5X checkpoints, for a MODEL_DIR and for weights in other files."
     ) from None
   if got != expected.lower():
     raise UserError(
       f"{path}: sha256 is {got}, expected {expected}: the file is damaged or another version. "
-      "Download it again; if you mean this file, set INITIAL_CHECKPOINT_SHA256 to its sha256 or to None."
+      "Download it again; if you mean this file, put its own sum behind #sha256= or leave that out."
     )
 
 

@@ -174,7 +174,7 @@ class MtebModel:
     Raises: UserError without the package mteb.
     """
     try:
-      from mteb.models import ModelMeta  # pyright: ignore[reportMissingImports]
+      from mteb.models import ModelMeta  # pyright: ignore[reportMissingImports]  (extra mteb)
     except ImportError as error:
       raise UserError(
         f"MtebModel needs the package mteb ({error}). Install it with `pip install 'mteb>=2'`."

@@ -205,7 +205,7 @@ def _write_own(folder: pathlib.Path, source: Source) -> None:
   retriever = _retriever(source)
   params = portable.params_of(retriever.model, source.towers, host_partitioner())
   # A state of no optimizer and no loss: the model can be read from it, a training cannot be resumed.
-  state = TrainState(source.step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]
+  state = TrainState(source.step, {"model": params, "loss": {}}, {}, {})  # pyright: ignore[reportArgumentType]  (Orbax takes a number)
   with new_folder(folder) as building:
     names = keep_vocabularies(retriever.inputs, building)
     title, file = f"Converted from {source.name!r}.", folder.absolute() / FILE

@@ -31,7 +31,6 @@ HEADER: Final = """# {title}
 #   --gin.MODEL_DIR=... --gin.TRAIN_STEPS=...
 from __gin__ import dynamic_registration
 
-from retrieval_jax import pretrained
 from retrieval_jax.data import text_inputs
 from retrieval_jax.data import vocabularies
 from retrieval_jax.models import bert
@@ -64,7 +63,7 @@ def section_of(
   for side, tower in towers.items():
     lines += ["", *_tower(side, tower, single=len(towers) == 1)]
   lines += ["", *_inputs(inputs, vocabularies), ""]
-  return HEADER.format(title=title, file=str(file)) + "\n".join(lines)
+  return HEADER.format(title=title, file=str(file)) + "\n".join(lines) + START
 
 
 def _macros(model: TowerPair, inputs: TextInputs) -> list[str]:
@@ -78,8 +77,6 @@ def _macros(model: TowerPair, inputs: TextInputs) -> list[str]:
     f"QUERY_PREFIX = {inputs.query_prefix!r}",
     f"PASSAGE_PREFIX = {inputs.passage_prefix!r}",
     f"PASSAGE_TEMPLATE = {inputs.passage_template!r}",
-    f"INITIAL_CHECKPOINT_PATH = '{paths.HERE_PREFIX}.'",
-    "RESIZE_VOCABULARY = False",
   ]
 
 
@@ -132,13 +129,7 @@ def _inputs(inputs: TextInputs, vocabularies: Mapping[str, str]) -> list[str]:
       f"{field}/{kind}.{name} = {value!r}"
       for name, value in {"path": vocabularies[vocabulary.path], **vocabulary.options}.items()
     ]
-  return [
-    *lines,
-    "",
-    "PRETRAINED = @pretrained.Pretrained()",
-    "pretrained.Pretrained.path = %INITIAL_CHECKPOINT_PATH",
-    "pretrained.Pretrained.resize_vocabulary = %RESIZE_VOCABULARY",
-  ]
+  return lines
 
 
 def scheme_of(model: TowerPair) -> str:

@@ -191,8 +191,7 @@ def with_head(
   given = {
     name: value for name, value in (("pooling", pooling), ("normalize", normalize)) if value is not None
   }
-  towers = (tower and tower._replace(spec=tower.spec._replace(**given)) for tower in foreign)
-  return ForeignModel(*towers)  # pyright: ignore[reportArgumentType]
+  return foreign.each(lambda tower: tower._replace(spec=tower.spec._replace(**given)))
 
 
 def params_of(model: TowerPair, foreign: ForeignModel, mesh: Partitioner) -> PyTree[Array]:
@@ -253,7 +252,7 @@ def _text_spec(inputs: SideInputs) -> TextSpec:
   path = vocabulary.file if isinstance(vocabulary, WordPiece | SentencePiece) else None
   options = vocabulary.options if isinstance(vocabulary, WordPiece | SentencePiece) else {}
   return TextSpec(
-    kinds[0] if kinds else None,  # pyright: ignore[reportArgumentType]
+    kinds[0] if kinds else None,  # pyright: ignore[reportArgumentType]  (a key of VOCABULARIES is one of the two)
     path,
     inputs.length,
     inputs.prefix,

@@ -116,7 +116,7 @@ def read_model(
   foreign = portable.foreign_of(own.model, params, own.inputs)
   if vocab_size is None:
     return foreign
-  return ForeignModel(*(None if tower is None else _resized(tower, vocab_size) for tower in foreign))  # pyright: ignore[reportArgumentType]
+  return foreign.each(lambda tower: _resized(tower, vocab_size))
 
 
 def _check_ids(source: str, found: ForeignModel, retriever: Retriever) -> None:

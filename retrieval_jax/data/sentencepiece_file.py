@@ -74,7 +74,7 @@ def _with_sentinels(data: bytes, extra_ids: int) -> bytes:
   """Returns the model with the pieces ▁<extra_id_{extra_ids - 1}> ... ▁<extra_id_0> behind its own."""
   from sentencepiece import sentencepiece_model_pb2
 
-  model = sentencepiece_model_pb2.ModelProto.FromString(data)  # pyright: ignore[reportAttributeAccessIssue]
+  model = sentencepiece_model_pb2.ModelProto.FromString(data)  # pyright: ignore[reportAttributeAccessIssue]  (made at import)
   for i in reversed(range(extra_ids)):
     piece = model.pieces.add()
     piece.piece, piece.score, piece.type = f"▁<extra_id_{i}>", 0.0, piece.USER_DEFINED

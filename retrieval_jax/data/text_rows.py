@@ -1,14 +1,12 @@
 """Rows of (id, text, perhaps title) on disk: written as a stream, read by row number, found by id."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import overload
 
 import numpy as np
 from jaxtyping import Int
 
 from retrieval_jax.data.built_folder import reading
-from retrieval_jax.data.text_table import TextTable, TextWriter, hash_text
+from retrieval_jax.data.text_table import Texts, TextTable, TextWriter, hash_text
 from retrieval_jax.errors import UserError
 
 ORDER = np.dtype([("hash", np.uint64), ("row", np.int64)])  # sorted by hash: the index of ids
@@ -57,7 +55,7 @@ class TextRows:
     return np.where(self._order["hash"][places] == hashes, self._order["row"][places], -1)
 
 
-class TitledTexts(Sequence[str]):
+class TitledTexts(Texts):
   """The texts of rows, each behind its title, read from disk when asked for."""
 
   def __init__(self, titles: TextTable, bodies: TextTable):
@@ -66,21 +64,9 @@ class TitledTexts(Sequence[str]):
   def __len__(self) -> int:
     return len(self._bodies)
 
-  @overload
-  def __getitem__(self, index: int) -> str: ...
-  @overload
-  def __getitem__(self, index: slice) -> list[str]: ...
-  def __getitem__(self, index):
-    if isinstance(index, slice):
-      return self.take(range(*index.indices(len(self))))
+  def text(self, index: int) -> str:
+    """Returns one text behind its title."""
     return titled(self._titles[index], self._bodies[index])
-
-  def take(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> list[str]:
-    """Returns the texts of the given rows."""
-    return [self[int(row)] for row in rows]
-
-  def __iter__(self) -> Iterator[str]:
-    return (self[row] for row in range(len(self)))
 
 
 def titled(title: str, text: str) -> str:

@@ -11,7 +11,31 @@ import numpy as np
 from jaxtyping import Int
 
 
-class TextTable(Sequence[str]):
+class Texts(Sequence[str]):
+  """A read-only sequence of strings, each made when it is asked for: what it is takes `__len__` and `text`."""
+
+  def text(self, index: int) -> str:
+    """Returns one string."""
+    raise NotImplementedError
+
+  @overload
+  def __getitem__(self, index: int) -> str: ...
+  @overload
+  def __getitem__(self, index: slice) -> list[str]: ...
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return self.take(range(*index.indices(len(self))))
+    return self.text(index)
+
+  def take(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> list[str]:
+    """Returns the strings of the given rows."""
+    return [self.text(int(row)) for row in rows]
+
+  def __iter__(self) -> Iterator[str]:
+    return (self.text(row) for row in range(len(self)))
+
+
+class TextTable(Texts):
   """A read-only sequence of strings that stay on disk until asked for: opaque, of any length, in any script.
 
   Example: `table[3]`, `len(table)`, `table[2:5]` (a list), `table.take([7, 1])` (a list).
@@ -33,22 +57,10 @@ class TextTable(Sequence[str]):
   def __len__(self) -> int:
     return len(self._spans)
 
-  @overload
-  def __getitem__(self, index: int) -> str: ...
-  @overload
-  def __getitem__(self, index: slice) -> list[str]: ...
-  def __getitem__(self, index):
-    if isinstance(index, slice):
-      return self.take(range(*index.indices(len(self))))
+  def text(self, index: int) -> str:
+    """Returns one string, read from disk."""
     start, end = self._spans[index]
     return self._blob[start:end].tobytes().decode("utf-8")
-
-  def take(self, rows: Sequence[int] | Int[np.ndarray, "e"]) -> list[str]:
-    """Returns the strings of the given rows."""
-    return [self[int(row)] for row in rows]
-
-  def __iter__(self) -> Iterator[str]:
-    return (self[row] for row in range(len(self)))
 
 
 class TextWriter:

@@ -1,7 +1,7 @@
 """What every reader of other people's files gives and every writer takes: towers in our names, as plain values."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from retrieval_jax.interop.report import ParameterReport
@@ -69,3 +69,10 @@ class ForeignModel(NamedTuple):
 
   query: ForeignTower
   passage: ForeignTower | None = None
+
+  def each(self, change: Callable[[ForeignTower], ForeignTower]) -> "ForeignModel":
+    """Returns the model with `change` applied to each tower it has.
+
+    Example: `model.each(lambda tower: tower._replace(text=TextSpec()))`.
+    """
+    return ForeignModel(change(self.query), None if self.passage is None else change(self.passage))

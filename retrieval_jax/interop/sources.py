@@ -175,7 +175,7 @@ def _step(checkpoint: pathlib.Path) -> tuple[int, str]:
 
 
 def _from_bucket(source: str) -> pathlib.Path:
-  scheme, rest = BUCKET.fullmatch(source).groups()  # pyright: ignore[reportOptionalMemberAccess]
+  scheme, rest = BUCKET.fullmatch(source).groups()  # pyright: ignore[reportOptionalMemberAccess]  (locate matched it)
   parts = [part for part in rest.split("/") if part]
   if ".." in parts:
     raise UserError(f"{source}: '..' in the path of a bucket. Write the path without it.")

@@ -98,7 +98,7 @@ class Partitioner(NamedTuple):
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-      with sharding.constraining(self.constrain):
+      with sharding.constraining(self.constrain, sharding.DataMesh(self.mesh, DATA_AXIS)):
         return function(*args, **kwargs)
 
     return wrapper

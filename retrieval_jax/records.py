@@ -30,8 +30,8 @@ class Batch(NamedTuple):
     AnyArray, "q r"
   ]  # every known positive row of each query; -1 pads. What must not act as a negative.
   weights: Float[AnyArray, "q"]  # 0 = padding
-  targets: Float[AnyArray, "q"] | None = None
-  teacher_scores: Float[AnyArray, "q p"] | None = None
+  targets: Float[AnyArray, "q"] | None = None  # grade of each query's own positive
+  teacher_scores: Float[AnyArray, "q p"] | None = None  # -inf: the teacher did not score the pair
 
 
 class EmbeddedBatch(NamedTuple):

@@ -1,4 +1,6 @@
-"""Logical axis names of parameters and activations. No mesh here: partitioning.py maps these to mesh axes.
+"""Logical axis names of parameters and activations, and the mesh that the code being traced runs on.
+
+partitioning.py makes the mesh and maps the names to its axes.
 
 The names are T5X's, so that its users' axis rules keep their meaning.
 """
@@ -6,8 +8,9 @@ The names are T5X's, so that its users' axis rules keep their meaning.
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 BATCH: Final = "batch"
@@ -46,6 +49,21 @@ POOLED: Final = (BATCH, EMBED)
 
 Axes = Sequence[str | None]
 Constraint = Callable[[Array, Axes], Array]
+
+
+class DataMesh(NamedTuple):
+  """The mesh in use and its axis that splits the batch."""
+
+  mesh: Mesh
+  axis: str
+
+  @property
+  def size(self) -> int:
+    """Number of pieces the batch is split into."""
+    return self.mesh.shape[self.axis]
+
+
+_MESH: contextvars.ContextVar[DataMesh | None] = contextvars.ContextVar("mesh", default=None)
 _CONSTRAINT: contextvars.ContextVar[Constraint | None] = contextvars.ContextVar("constraint", default=None)
 
 
@@ -58,11 +76,23 @@ def constrain(x: Float[Array, "..."], axes: Axes) -> Float[Array, "..."]:
   return x if constraint is None else constraint(x, axes)
 
 
+def data_mesh() -> DataMesh | None:
+  """Returns the mesh that the function being traced runs on, or None outside `constraining`.
+
+  For the few kernels that need shard_map; everything else leaves the collectives to XLA.
+  """
+  return _MESH.get()
+
+
 @contextlib.contextmanager
-def constraining(constraint: Constraint) -> Iterator[None]:
-  """Gives every `constrain` traced inside the block its meaning: Partitioner.constrain of the mesh in use."""
-  token = _CONSTRAINT.set(constraint)
+def constraining(constraint: Constraint | None, mesh: DataMesh | None = None) -> Iterator[None]:
+  """Gives every `constrain` traced inside the block its meaning, and `data_mesh` its value.
+
+  constraint: Partitioner.constrain of the mesh in use; None where axes are already manual (inside shard_map).
+  """
+  tokens = _CONSTRAINT.set(constraint), _MESH.set(mesh)
   try:
     yield
   finally:
-    _CONSTRAINT.reset(token)
+    _CONSTRAINT.reset(tokens[0])
+    _MESH.reset(tokens[1])

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.losses import pairs
 from retrieval_jax.losses.base import Loss, stateless
-from retrieval_jax.records import AnyArray, EmbeddedBatch, LossOutput
+from retrieval_jax.records import EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
 
 SIDES = ("query", "passage", "both")
@@ -36,74 +37,6 @@ class _Block(NamedTuple):
     return jnp.where(self.allowed, self.logits, jnp.finfo(self.logits.dtype).min)
 
 
-class _Masks(NamedTuple):
-  """Who is a negative of whom. Rows are the examples, columns the candidates."""
-
-  forward: Bool[Array, "q p"]  # query i, passage j
-  backward: Bool[Array, "q q"]  # passage i, query j
-  same_tower: Bool[Array, "q q"]  # query i, query j; passage i, passage j
-
-
-def _contains(positives: Int[AnyArray, "q r"], rows: Int[AnyArray, "p"]) -> Bool[Array, "q p"]:
-  """Returns whether rows[j] is among positives[i]; -1 is never contained.
-
-  One pass over r with [q, p] booleans: O(q p r) time, O(q p) memory.
-  """
-
-  def add(found: Bool[Array, "q p"], one: Int[Array, "q"]) -> tuple[Bool[Array, "q p"], None]:
-    return found | (one[:, None] == rows[None, :]), None
-
-  start = jnp.zeros((positives.shape[0], rows.shape[0]), bool)
-  found, _ = jax.lax.scan(add, start, jnp.asarray(positives).T)
-  return found & (rows >= 0)[None, :]
-
-
-def _equal(a: Int[AnyArray, "q"], b: Int[AnyArray, "p"]) -> Bool[AnyArray, "q p"]:
-  return (a[:, None] == b[None, :]) & (a >= 0)[:, None]
-
-
-def _relevant(batch: EmbeddedBatch) -> Bool[Array, "q p"]:
-  """Returns which passages are known to answer which query: what must not act as its negative.
-
-  Passage j answers query i if its row is among positives[i], if it equals i's own passage, or if it is the passage
-  of an equal query.
-  """
-  q, p = batch.query_rows.shape[0], batch.passage_rows.shape[0]
-  found = _contains(batch.positives, batch.passage_rows)
-  of_equal_query = jnp.pad(_equal(batch.query_rows, batch.query_rows), ((0, 0), (0, p - q)))
-  return found | _equal(batch.passage_rows[:q], batch.passage_rows) | of_equal_query
-
-
-def _present(batch: EmbeddedBatch) -> tuple[Bool[Array, "q"], Bool[Array, "p"]]:
-  """Returns which queries and which passages are not padding; a hard negative of row -1 is an empty slot."""
-  q, p = batch.query_rows.shape[0], batch.passage_rows.shape[0]
-  if p == 0 or p % q:
-    raise UserError(
-      f"A batch of {q} queries came with {p} passages; expected a multiple of {q}: "
-      "the positives, then the same number of hard negatives for each query."
-    )
-  query = jnp.asarray(batch.weights) > 0
-  negative = jnp.repeat(query, p // q - 1, total_repeat_length=p - q) & (batch.passage_rows[q:] >= 0)
-  return query, jnp.concatenate([query, negative])
-
-
-def _masks(
-  batch: EmbeddedBatch,
-  present_query: Bool[Array, "q"],
-  present_passage: Bool[Array, "p"],
-  mask_false_negatives: bool,
-) -> _Masks:
-  q, p = batch.query_rows.shape[0], batch.passage_rows.shape[0]
-  own = jnp.eye(q, p, dtype=bool)
-  relevant = own | _relevant(batch) if mask_false_negatives else own
-  square = relevant[:, :q]
-  return _Masks(
-    forward=~relevant & present_passage[None, :],
-    backward=~square.T & present_query[None, :],
-    same_tower=~(square | square.T) & present_query[None, :],
-  )
-
-
 def _cross_entropy(positive: Float[Array, "q"], negatives: list[_Block]) -> Float[Array, "q"]:
   """Returns -log(e^positive / (e^positive + sum e^negatives)) for each row; 0 for a row without negatives.
 
@@ -115,11 +48,13 @@ def _cross_entropy(positive: Float[Array, "q"], negatives: list[_Block]) -> Floa
 
 def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   q = batch.query_rows.shape[0]
-  present_query, present_passage = _present(batch)
-  masks = _masks(batch, present_query, present_passage, options.mask_false_negatives)
-  # Padding may hold anything; zeros keep it out of the gradient even if it is not finite.
-  query = jnp.where(present_query[:, None], batch.query, 0)
-  passage = jnp.where(present_passage[:, None], batch.passage, 0)
+  queries, passages = pairs.sides(batch)
+  rows = pairs.Pairs(queries, jax.tree.map(lambda x: x[:q], passages))
+  query, passage = pairs.without_padding(batch, queries, passages)
+
+  def allowed(block: pairs.Block) -> Bool[Array, "q x"]:
+    mask = options.mask_false_negatives
+    return pairs.negatives(block, rows, queries, passages, mask_false_negatives=mask)
 
   def logits(left: Float[Array, "q d"], right: Float[Array, "p d"]) -> Float[Array, "q p"]:
     return options.score(left, right) / options.temperature
@@ -129,22 +64,21 @@ def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   # A masked sum, not jnp.diagonal: a gather would bring the whole matrix to every device.
   positive = jnp.sum(jnp.where(jnp.eye(q, dtype=bool), square, 0), axis=1)
 
-  forward = [_Block(to_passages, masks.forward)]
+  forward = [_Block(to_passages, allowed("query_passage"))]
   if options.query_side:
-    forward.append(_Block(logits(query, query), masks.same_tower))
+    forward.append(_Block(logits(query, query), allowed("query_query")))
   per_example = _cross_entropy(positive, forward)
   if options.bidirectional:
-    backward = [_Block(square.T, masks.backward)]
+    backward = [_Block(square.T, allowed("passage_query"))]
     if options.passage_side:
-      backward.append(_Block(logits(passage[:q], passage[:q]), masks.same_tower))
+      backward.append(_Block(logits(passage[:q], passage[:q]), allowed("passage_passage")))
     per_example = (per_example + _cross_entropy(positive, backward)) / 2
 
   dtype = per_example.dtype
-  weights = jnp.where(present_query, batch.weights, 0).astype(dtype)
-  total = jnp.sum(weights)
+  weights = pairs.mean_weights(batch, queries, dtype)
 
   def mean(values: Float[Array, "q"]) -> Float[Array, ""]:
-    return jnp.sum(weights * values) / jnp.where(total > 0, total, 1)
+    return jnp.sum(weights * values)
 
   best_negative = jnp.max(forward[0].masked(), axis=1)
   metrics = {

@@ -44,6 +44,11 @@ def _batch(seed=0, dtype=np.float32):
     passage_rows=passage_rows.astype(np.int32),
     positives=positives.astype(np.int32),
     weights=rng.uniform(0.5, 1.5, Q).astype(np.float32),
+    targets=rng.uniform(0, 1, Q).astype(np.float32),
+    # -inf: the teacher did not score this pair.
+    teacher_scores=np.where(
+      rng.random((Q, Q * (1 + N))) < 0.3, -np.inf, rng.normal(size=(Q, Q * (1 + N)))
+    ).astype(np.float32),
   )
 
 
@@ -67,10 +72,14 @@ def _select(batch, examples):
   """Returns the batch of the given examples, their hard negatives with them."""
   passages = np.concatenate([examples, *(Q + np.asarray(examples) * N + n for n in range(N))])
   by_query = {
-    name: getattr(batch, name)[examples] for name in ("query", "query_rows", "positives", "weights")
+    name: getattr(batch, name)[examples]
+    for name in ("query", "query_rows", "positives", "weights", "targets")
   }
   return batch._replace(
-    **by_query, passage=batch.passage[passages], passage_rows=batch.passage_rows[passages]
+    **by_query,
+    passage=batch.passage[passages],
+    passage_rows=batch.passage_rows[passages],
+    teacher_scores=batch.teacher_scores[np.ix_(examples, passages)],
   )
 
 
@@ -113,6 +122,10 @@ def test_a_padded_row_is_as_if_absent(loss):
     passage_rows=np.where(np.isin(np.arange(2 * Q), passages), -1, batch.passage_rows),
     positives=np.where((np.arange(Q) == padded)[:, None], -1, batch.positives),
     weights=np.where(np.arange(Q) == padded, 0, batch.weights).astype(np.float32),
+    targets=np.where(np.arange(Q) == padded, np.nan, batch.targets).astype(np.float32),
+    teacher_scores=np.where(
+      (np.arange(Q) == padded)[:, None] | np.isin(np.arange(2 * Q), passages), np.nan, batch.teacher_scores
+    ).astype(np.float32),
   )
   got, (query, passage, params) = _value_and_gradient(loss, poisoned)
   want, (want_query, want_passage, want_params) = _value_and_gradient(loss, _select(batch, kept))

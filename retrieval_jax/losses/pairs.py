@@ -1,0 +1,141 @@
+"""Who is whose negative: masks from the identities of a batch, for the whole batch or for a slice of its rows."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.records import AnyArray, EmbeddedBatch
+
+# The rows of a block are examples, one side each; its columns are the candidates of the other letter.
+Block = Literal["query_passage", "passage_query", "query_query", "passage_passage"]
+
+
+class Queries(NamedTuple):
+  """Identities of some or all queries of the batch; may be sliced along the rows with jax.tree.map."""
+
+  index: Int[Array, "q"]  # position in the batch
+  rows: Int[AnyArray, "q"]
+  passage_rows: Int[AnyArray, "q"]  # of the query's own positive
+  positives: Int[AnyArray, "q r"]
+  present: Bool[Array, "q"]  # not padding
+
+
+class Passages(NamedTuple):
+  """Identities of some or all passages of the batch, in its order."""
+
+  index: Int[Array, "p"]
+  owner: Int[Array, "p"]  # position of the query whose positive or hard negative it is
+  rows: Int[AnyArray, "p"]
+  query_rows: Int[AnyArray, "p"]  # of the query whose positive it is; -1 for a hard negative
+  present: Bool[Array, "p"]  # neither padding nor an empty slot
+
+
+class Pairs(NamedTuple):
+  """Both sides of some or all examples: their queries, and their own positives."""
+
+  queries: Queries
+  passages: Passages
+
+
+def sides(batch: EmbeddedBatch) -> tuple[Queries, Passages]:
+  """Returns the identities of both sides. Padding: weight 0; a hard negative of row -1 is an empty slot.
+
+  Raises: UserError if the passages are no multiple of the queries.
+  """
+  q, p = batch.query_rows.shape[0], batch.passage_rows.shape[0]
+  if p == 0 or p % q:
+    raise UserError(
+      f"A batch of {q} queries came with {p} passages; expected a multiple of {q}: "
+      "the positives, then the same number of hard negatives for each query."
+    )
+  query_rows, passage_rows = jnp.asarray(batch.query_rows), jnp.asarray(batch.passage_rows)
+  present = jnp.asarray(batch.weights) > 0
+  index = jnp.arange(q)
+  owner = jnp.concatenate([index, jnp.repeat(index, p // q - 1, total_repeat_length=p - q)])
+  negative = jnp.repeat(present, p // q - 1, total_repeat_length=p - q) & (passage_rows[q:] >= 0)
+  return (
+    Queries(index, query_rows, passage_rows[:q], jnp.asarray(batch.positives), present),
+    Passages(
+      index=jnp.arange(p),
+      owner=owner,
+      rows=passage_rows,
+      query_rows=jnp.pad(query_rows, (0, p - q), constant_values=-1),
+      present=jnp.concatenate([present, negative]),
+    ),
+  )
+
+
+def own(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
+  """Returns which passage is the query's own positive of this batch."""
+  return queries.index[:, None] == passages.index[None, :]
+
+
+def relevant(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
+  """Returns which passages are known to answer which query: what must not act as its negative.
+
+  Passage j answers query i if its row is among positives[i], if it equals i's own passage, or if it is the passage
+  of an equal query. Rows are those of equal text, so equal texts are caught too. Row -1 equals nothing but itself.
+  O(q p r) time in passes over [q, p] booleans, O(q p) memory.
+  """
+  return (
+    own(queries, passages)
+    | _contains(queries.positives, passages.rows)
+    | _equal(queries.passage_rows, passages.rows)
+    | _equal(queries.rows, passages.query_rows)
+  )
+
+
+def negatives(
+  block: Block, rows: Pairs, queries: Queries, passages: Passages, *, mask_false_negatives: bool
+) -> Bool[Array, "q x"]:
+  """Returns who is a negative in one block of logits: its rows are the examples `rows`, its columns all the queries
+  or all the passages (of passage_passage: the positives alone; hard negatives stand in query_passage only).
+
+  In the two same-tower blocks j is no negative of i if the passage of either is known to answer the other's query.
+  Without mask_false_negatives every other example is a negative. Padding never is.
+  """
+  related = relevant if mask_false_negatives else own
+  if block == "query_passage":
+    return ~related(rows.queries, passages) & passages.present[None, :]
+  positives = jax.tree.map(lambda x: x[: queries.index.shape[0]], passages)
+  found = related(queries, rows.passages).T
+  if block != "passage_query":
+    found = found | related(rows.queries, positives)
+  return ~found & queries.present[None, :]
+
+
+def without_padding(
+  batch: EmbeddedBatch, queries: Queries, passages: Passages
+) -> tuple[Float[AnyArray, "q d"], Float[AnyArray, "p d"]]:
+  """Returns the embeddings of both sides with zeros for padding, which may hold anything, NaN too: zeros keep it out
+  of the gradient."""
+  return (
+    jnp.where(queries.present[:, None], batch.query, 0),
+    jnp.where(passages.present[:, None], batch.passage, 0),
+  )
+
+
+def mean_weights(batch: EmbeddedBatch, queries: Queries, dtype: jnp.dtype) -> Float[Array, "q"]:
+  """Returns weights that make a sum over the examples their weighted mean: they sum to 1, or are all 0 in a batch of
+  padding."""
+  weights = jnp.where(queries.present, batch.weights, 0).astype(dtype)
+  total = jnp.sum(weights)
+  return weights / jnp.where(total > 0, total, 1)
+
+
+def _contains(positives: Int[AnyArray, "q r"], rows: Int[AnyArray, "p"]) -> Bool[Array, "q p"]:
+  """Returns whether rows[j] is among positives[i]; -1 is never contained."""
+
+  def add(found: Bool[Array, "q p"], one: Int[Array, "q"]) -> tuple[Bool[Array, "q p"], None]:
+    return found | (one[:, None] == rows[None, :]), None
+
+  start = jnp.zeros((positives.shape[0], rows.shape[0]), bool)
+  found, _ = jax.lax.scan(add, start, jnp.asarray(positives).T)
+  return found & (rows >= 0)[None, :]
+
+
+def _equal(a: Int[AnyArray, "q"], b: Int[AnyArray, "p"]) -> Bool[AnyArray, "q p"]:
+  return (a[:, None] == b[None, :]) & (a >= 0)[:, None]

@@ -72,12 +72,12 @@ def scale(temperature: Temperature, params: Mapping[str, Float[Array, ""]]) -> F
 
 
 @jax.custom_vjp
-def _bounded(x: Float[Array, ""], low: float, high: float) -> Float[Array, ""]:
+def _bounded(x: Float[Array, ""], low: float | Array, high: float | Array) -> Float[Array, ""]:
   """Returns x clipped to [low, high]; a descent step is blocked only where it leads further out."""
   return jnp.clip(x, low, high)
 
 
-def _bounded_fwd(x: Float[Array, ""], low: float, high: float) -> tuple[Array, tuple]:
+def _bounded_fwd(x: Float[Array, ""], low: float | Array, high: float | Array) -> tuple[Array, tuple]:
   return jnp.clip(x, low, high), (x, low, high)
 
 

@@ -12,7 +12,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import retrieval_jax.losses
 from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.distillation import distillation_kl, margin_mse
 from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
+from retrieval_jax.losses.temperature import learned
 from retrieval_jax.records import EmbeddedBatch
 
 Q, N, R, D = 16, 1, 3, 6
@@ -26,6 +28,9 @@ LOSSES = {
   "samtone": samtone(temperature=0.1),
   "samtone: one way": samtone(temperature=0.1, bidirectional=False),
   "samtone: both sides": samtone(temperature=0.1, side="both"),
+  "distillation_kl": distillation_kl(temperature=0.5),
+  "distillation_kl: learned temperature": distillation_kl(temperature=learned(initial=0.5)),
+  "margin_mse": margin_mse(),
 }
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())

@@ -14,7 +14,9 @@ import retrieval_jax.losses
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
 from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
+from retrieval_jax.losses.schedules import stage
 from retrieval_jax.losses.temperature import learned
+from retrieval_jax.losses.weighted_sum import weighted_sum
 from retrieval_jax.records import EmbeddedBatch
 
 Q, N, R, D = 16, 1, 3, 6
@@ -31,6 +33,12 @@ LOSSES = {
   "distillation_kl": distillation_kl(temperature=0.5),
   "distillation_kl: learned temperature": distillation_kl(temperature=learned(initial=0.5)),
   "margin_mse": margin_mse(),
+  "weighted_sum": weighted_sum(
+    {
+      "samtone": (0.3, samtone(temperature=0.1)),
+      "kl": (stage(end=10), distillation_kl(temperature=learned(initial=0.5))),
+    }
+  ),
 }
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())

@@ -4,13 +4,14 @@ import pathlib
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from retrieval_jax import paths
 from retrieval_jax.data.built_folder import short_hash
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.task_source import Source, TaskSource
+from retrieval_jax.data.teacher_scores import TeacherScores, load_teacher_scores
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.token_store import TokenStore, token_store
 from retrieval_jax.errors import UserError
@@ -32,6 +33,7 @@ class RetrievalData(NamedTuple):
   relevance: Relevance
   examples: Int[np.ndarray, "e"]
   fingerprint: str
+  teacher_scores: TeacherScores | None = None
 
   @property
   def num_examples(self) -> int:
@@ -39,7 +41,13 @@ class RetrievalData(NamedTuple):
     return len(self.examples)
 
 
-def load(source: Source, inputs: TextInputs, *, cache: pathlib.Path | None = None) -> RetrievalData:
+def load(
+  source: Source,
+  inputs: TextInputs,
+  *,
+  teacher_scores: str | None = None,
+  cache: pathlib.Path | None = None,
+) -> RetrievalData:
   """Returns a split with the tokens that the model wants, from the cache if it is there.
 
   The first call reads the source once (through seqio: 4 s and 0.8 GB for TensorFlow) and tokenises it once; later
@@ -48,6 +56,7 @@ def load(source: Source, inputs: TextInputs, *, cache: pathlib.Path | None = Non
   Args:
     source: a TaskSource, BeirFolder or TsvPairs.
     inputs: the model's vocabularies, lengths, prefixes and title template.
+    teacher_scores: a TSV file of query_id, passage_id, score (teacher_scores.py), which batches then carry.
     cache: the folder of derived data; `paths.cache_dir()` if None.
 
   Raises: UserError if the task or split is unknown, or the data are empty or contradict themselves.
@@ -76,10 +85,15 @@ def load(source: Source, inputs: TextInputs, *, cache: pathlib.Path | None = Non
       f"{source.name}, split {source.split}: no query has a passage of relevance > 0, so there is nothing to train "
       f"on or to find. Check the relevance column ({len(table.relevance.grades)} judgements, all <= 0)."
     )
-  fingerprint = short_hash(
-    {"pairs": table.fingerprint, "queries": queries.fingerprint, "passages": passages.fingerprint}
+  parts = {"pairs": table.fingerprint, "queries": queries.fingerprint, "passages": passages.fingerprint}
+  scores = None
+  if teacher_scores is not None:
+    scores = load_teacher_scores(teacher_scores, queries, passages, cache=cache)
+    parts["teacher_scores"] = scores.fingerprint
+  fingerprint = short_hash(parts)
+  return RetrievalData(
+    source.name, source.split, queries, passages, table.relevance, examples, fingerprint, scores
   )
-  return RetrievalData(source.name, source.split, queries, passages, table.relevance, examples, fingerprint)
 
 
 def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int, epoch: int) -> Batch:
@@ -88,6 +102,7 @@ def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int,
   The positive of a query that has several is drawn by a pure function of (seed, epoch, query row): the same in
   every batch of an epoch, whatever the batch size and the number of processes, and another one in the next.
   Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number.
+  targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some.
 
   Raises: IndexError for an index outside [-1, num_examples).
   """
@@ -96,24 +111,36 @@ def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int,
     raise IndexError(f"indices {indices.min()}..{indices.max()}; expected -1 or 0..{data.num_examples - 1}.")
   query_rows = np.where(indices >= 0, data.examples[np.maximum(indices, 0)], -1)
   positives = data.relevance.positives(query_rows)
-  passage_rows = _draw(positives, query_rows, seed=seed, epoch=epoch)
+  choice = _draw(positives, query_rows, seed=seed, epoch=epoch)
+  passage_rows = np.take_along_axis(positives, choice[:, None], axis=1)[:, 0]
+  queries, passages = _identities(data.queries, query_rows), _identities(data.passages, passage_rows)
+  scores = data.teacher_scores
   return Batch(
     query_tokens=data.queries.gather(query_rows),
     passage_tokens=data.passages.gather(passage_rows),
-    query_rows=_identities(data.queries, query_rows),
-    passage_rows=_identities(data.passages, passage_rows),
+    query_rows=queries,
+    passage_rows=passages,
     positives=_identities(data.passages, positives),
     weights=(indices >= 0).astype(np.float32),
+    targets=_grades(data.relevance, query_rows, choice),
+    teacher_scores=None if scores is None else scores.gather(queries, passages),
   )
 
 
 def _draw(
   positives: Int[np.ndarray, "q r"], query_rows: Int[np.ndarray, "q"], *, seed: int, epoch: int
 ) -> Int[np.ndarray, "q"]:
-  """Returns one positive of each row, or -1 for a padding row."""
+  """Returns the column of one positive of each row; 0 for a padding row."""
   counts = np.maximum(np.count_nonzero(positives >= 0, axis=1), 1)
-  choice = (_mixed(query_rows, seed, epoch) % counts.astype(np.uint64)).astype(np.int64)
-  return np.take_along_axis(positives, choice[:, None], axis=1)[:, 0]
+  return (_mixed(query_rows, seed, epoch) % counts.astype(np.uint64)).astype(np.int64)
+
+
+def _grades(
+  relevance: Relevance, query_rows: Int[np.ndarray, "q"], choice: Int[np.ndarray, "q"]
+) -> Float[np.ndarray, "q"]:
+  """Returns the grade of each row's positive of that column, 0 for a padding row."""
+  places = relevance.offsets[np.maximum(query_rows, 0)] + choice
+  return np.where(query_rows >= 0, relevance.grades[places], 0).astype(np.float32)
 
 
 def _mixed(rows: Int[np.ndarray, "q"], seed: int, epoch: int) -> np.ndarray:

@@ -67,6 +67,10 @@ class TokenStore:
     """
     return self._rows.row_of(id)
 
+  def rows_of_hashes(self, hashes: np.ndarray) -> Int[np.ndarray, "e"]:
+    """Returns int64 [e]: the row whose id has each hash (text_table.hash_text), -1 where there is none."""
+    return self._rows.rows_of_hashes(hashes)
+
 
 def token_store(
   texts: pathlib.Path, inputs: SideInputs, *, source: str, name: str, cache: pathlib.Path

@@ -31,6 +31,7 @@ class Recipe(NamedTuple):
   passage_length: tokens of a passage in training where that is to be less than the retriever's own (None: the same).
   Short passages train faster and in less memory; the saved model still encodes at its own length.
   frozen: patterns of parameters that training leaves as they are, as model-info.txt prints them ("token_embedder/.*").
+  teacher_scores: a TSV file of query_id, passage_id, score for the losses that distil (data/teacher_scores.py).
   """
 
   retriever: Retriever
@@ -41,6 +42,7 @@ class Recipe(NamedTuple):
   evaluators: Sequence[RetrievalEvaluator] = ()
   passage_length: int | None = None
   frozen: Sequence[str] = ()
+  teacher_scores: str | None = None
 
   @property
   def frozen_paths(self) -> tuple[str, ...]:
@@ -86,19 +88,39 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
   """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
   missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
   if missing:
-    raise UserError(
-      f"the loss reads {', '.join(missing)}, which this task's batches do not have. Choose another loss."
-    )
+    advice = "Choose another loss."
+    if missing == ["teacher_scores"]:
+      advice = (
+        "Set --gin.TEACHER_SCORES_PATH to a TSV file of query_id, passage_id, score, or choose another loss."
+      )
+    raise UserError(f"the loss reads {', '.join(missing)}, which this task's batches do not have. {advice}")
   if len(np.unique(batch.passage_rows[batch.passage_rows >= 0])) < 2:
     raise UserError(
       f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
       "has fewer than two different passages, so there is no negative to learn from. Raise BATCH_SIZE or add data."
     )
+  if "teacher_scores" in recipe.loss.requires:
+    _warn_of_nothing_to_distil(batch)
   check_inputs(recipe.retriever)
   abstract = jax.eval_shape(lambda: state_creator(recipe, data)(jax.random.key(seed), None))
   jax.eval_shape(step, abstract, batch)
   for evaluator in recipe.evaluators:
     evaluator.load()
+
+
+def _warn_of_nothing_to_distil(batch: Batch) -> None:
+  """Says so if no query of the batch has a scored passage besides its own."""
+  scored = np.isfinite(np.asarray(batch.teacher_scores))
+  others = scored & (
+    np.asarray(batch.passage_rows)[None, :] != np.asarray(batch.passage_rows)[: len(scored), None]
+  )
+  if not others.any() and jax.process_index() == 0:
+    print(
+      f"warning: the teacher scored {np.count_nonzero(scored)} of the {scored.size} pairs of query and passage in the "
+      "first batch, and none of a query with another passage than its own: there is nothing to distil in it. The "
+      "candidates are the passages of the batch; TEACHER_SCORES_PATH must score each query with some of them.",
+      file=sys.stderr,
+    )
 
 
 def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, object]:

@@ -69,7 +69,7 @@ def train(
   _check_numbers(total_steps, checkpoints, log_period, seed)
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
-  data = dataset.load(recipe.data, recipe.inputs)
+  data = dataset.load(recipe.data, recipe.inputs, teacher_scores=recipe.teacher_scores)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
   step_of_parts = make_train_step(

@@ -14,6 +14,8 @@ import retrieval_jax.losses
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
 from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
+from retrieval_jax.losses.matryoshka import matryoshka
+from retrieval_jax.losses.orthogonal import orthogonal
 from retrieval_jax.losses.schedules import stage
 from retrieval_jax.losses.temperature import learned
 from retrieval_jax.losses.weighted_sum import weighted_sum
@@ -33,6 +35,9 @@ LOSSES = {
   "distillation_kl": distillation_kl(temperature=0.5),
   "distillation_kl: learned temperature": distillation_kl(temperature=learned(initial=0.5)),
   "margin_mse": margin_mse(),
+  "matryoshka": matryoshka(samtone(temperature=0.1), dims=(D, 3), weights=(1.0, 0.5)),
+  "orthogonal": orthogonal(),
+  "orthogonal: unmasked": orthogonal(mask_false_negatives=False),
   "weighted_sum": weighted_sum(
     {
       "samtone": (0.3, samtone(temperature=0.1)),

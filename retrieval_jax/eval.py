@@ -17,7 +17,7 @@ def evaluate(
   model_dir: str,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, Mapping[str, float]]:
-  """Runs every evaluator and prints one table; returns {evaluator's name: metrics}.
+  """Runs every evaluator and prints one table; returns {evaluator's name: metrics and geometry}.
 
   Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json and run.trec. on_start is ignored: the folder's configuration is
   the training's.
@@ -33,7 +33,8 @@ def evaluate(
   folder = output_dir(model_dir, "MODEL_DIR")
   results = {evaluator.name: evaluator.run(searcher, model_dir=folder) for evaluator in evaluators}
   print(f"{searcher.name} {searcher.checkpoint}")
-  print(table(results))
+  # The geometry of the embeddings is no share of anything: metrics.json has it, the table of percents has not.
+  print(table({e.name: {metric: results[e.name][metric] for metric in e.metrics} for e in evaluators}))
   for evaluator in evaluators:
     print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
   return results

@@ -2,30 +2,39 @@
 
 import json
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
+from retrieval_jax.metrics.geometry import alignment, mean_cosine, uniformity
 from retrieval_jax.metrics.ranking import evaluate_ranking
 from retrieval_jax.paths import atomic_write
 from retrieval_jax.records import Ranking
-from retrieval_jax.searchers import Searcher, task_name
+from retrieval_jax.searchers import DenseSearcher, EmbeddedTask, Searcher, task_name
 
 METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
+SAMPLE = 2000  # rows of a side that the geometry is measured on: 0.2 s
+COLLAPSED = 0.95  # mean cosine of two passages above which a model hardly tells them apart
 
 
 class EvaluationResult(NamedTuple):
-  """metrics: name -> mean over the judged queries. ranking: what was found for data.examples, in that order."""
+  """metrics: name -> mean over the judged queries. ranking: what was found for data.examples, in that order.
+
+  geometry: what `measure_geometry` says of the embeddings; empty for a searcher without any.
+  """
 
   metrics: Mapping[str, float]
   ranking: Ranking
   data: RetrievalData
+  geometry: Mapping[str, float]
 
 
 class RetrievalEvaluator(NamedTuple):
@@ -53,13 +62,19 @@ class RetrievalEvaluator(NamedTuple):
   def evaluate(self, searcher: Searcher) -> EvaluationResult:
     """Returns the metrics of a searcher; every judged query counts, also those without a hit."""
     data = self.load()
-    ranking = searcher.search(data, k=min(self.depth, data.passages.num_rows))
+    k = min(self.depth, data.passages.num_rows)
+    geometry: Mapping[str, float] = {}
+    if isinstance(searcher, DenseSearcher):
+      embedded = searcher.embedded(data)
+      ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
+    else:
+      ranking = searcher.search(data, k=k)
     qrels = [data.relevance.row(int(row)) for row in data.examples]
     means, _ = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics)
     bad = [name for name, value in means.items() if not np.isfinite(value)]
     if bad:
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")
-    return EvaluationResult(means, ranking, data)
+    return EvaluationResult(means, ranking, data, geometry)
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
@@ -67,12 +82,15 @@ class RetrievalEvaluator(NamedTuple):
     return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
 
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
-    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics."""
+    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics and
+    the geometry of the embeddings, and warns if they have collapsed."""
     result = self.evaluate(searcher)
     if jax.process_index() == 0:
       folder = self.folder(searcher, model_dir)
+      _warn_of_collapse(self.name, result.geometry)
       record = {
         **result.metrics,
+        **result.geometry,
         "queries": len(result.data.examples),
         "corpus_size": result.data.passages.num_rows,
         "checkpoint": searcher.checkpoint,
@@ -86,7 +104,54 @@ class RetrievalEvaluator(NamedTuple):
         json.dump(record, file, indent=2)
         file.write("\n")
       write_run(folder / "run.trec", result, depth=self.run_depth, tag=searcher.name)
-    return dict(result.metrics)
+    return {**result.metrics, **result.geometry}
+
+
+def measure_geometry(embedded: EmbeddedTask, data: RetrievalData) -> dict[str, float]:
+  """Returns numbers that say how the embeddings lie, on at most 2,000 queries and passages, always the same ones:
+  alignment (of queries with their first positive), uniformity_queries, uniformity_passages, mean_cosine_passages.
+
+  They are those of metrics/geometry.py: of directions, so embeddings of zeros are left out. A number that takes more
+  rows than there are is left out too.
+  """
+  queries = _sample(len(embedded.queries))
+  positives = data.relevance.positives(data.examples[queries])[:, 0]
+  answers, asked = embedded.passages[positives], embedded.queries[queries]
+  both = _nonzero(answers) & _nonzero(asked)
+  asked_of = asked[_nonzero(asked)]
+  passages = embedded.passages[_sample(len(embedded.passages))]
+  passages = passages[_nonzero(passages)]
+  found = {}
+  if both.any():
+    found["alignment"] = alignment(asked[both], answers[both])
+  if len(asked_of) > 1:
+    found["uniformity_queries"] = uniformity(asked_of)
+  if len(passages) > 1:
+    found["uniformity_passages"] = uniformity(passages)
+    found["mean_cosine_passages"] = mean_cosine(passages)
+  return found
+
+
+def _sample(count: int) -> Int[np.ndarray, "e"]:
+  """Returns at most SAMPLE of the rows, ascending: a function of their number alone."""
+  if count <= SAMPLE:
+    return np.arange(count)
+  return np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))
+
+
+def _nonzero(rows: Float[np.ndarray, "e d"]) -> np.ndarray:
+  return np.any(rows != 0, axis=1)
+
+
+def _warn_of_collapse(name: str, geometry: Mapping[str, float]) -> None:
+  found = geometry.get("mean_cosine_passages", 0.0)
+  if found > COLLAPSED:
+    print(
+      f"warning: {name}: two passages have the mean cosine {found:.3f}, above {COLLAPSED}: their embeddings hardly "
+      "differ. Either the model is not trained yet, or its pooling sees what all texts share (a special token, a "
+      "prefix): compare POOLING and the prefixes with those the model was made with.",
+      file=sys.stderr,
+    )
 
 
 def write_run(path: pathlib.Path, result: EvaluationResult, *, depth: int, tag: str) -> None:

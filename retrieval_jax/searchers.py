@@ -63,6 +63,17 @@ class Searcher(Protocol):
     ...
 
 
+class EmbeddedTask(NamedTuple):
+  """The embeddings of a task: of the queries of data.examples, in that order, and of its whole corpus."""
+
+  queries: Float[np.ndarray, "e d"]
+  passages: Float[np.ndarray, "c d"]
+
+  def search(self, *, k: int) -> Ranking:
+    """Returns the k best passages of every query."""
+    return search_exact(self.passages, self.queries, k=k)
+
+
 class DenseSearcher(NamedTuple):
   """Exact inner-product search with the embeddings of one checkpoint.
 
@@ -77,7 +88,12 @@ class DenseSearcher(NamedTuple):
   name: str = "dense"
 
   def search(self, data: RetrievalData, *, k: int) -> Ranking:
-    return search_exact(self.passages(data), self.queries(data)[data.examples], k=k)
+    return self.embedded(data).search(k=k)
+
+  def embedded(self, data: RetrievalData) -> EmbeddedTask:
+    """Returns the embeddings that `search` looks into."""
+    passages = self.passages(data)
+    return EmbeddedTask(self.queries(data)[data.examples], passages)
 
   def passages(self, data: RetrievalData) -> Float[np.ndarray, "c d"]:
     """Returns the embeddings of the corpus, float32, memory-mapped where they are kept."""

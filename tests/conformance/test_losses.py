@@ -12,12 +12,18 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import retrieval_jax.losses
 from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.bias import learned as learned_bias
+from retrieval_jax.losses.decoupled import decoupled_softmax
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
 from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
 from retrieval_jax.losses.matryoshka import matryoshka
+from retrieval_jax.losses.multi_triplet import multi_triplet
 from retrieval_jax.losses.orthogonal import orthogonal
+from retrieval_jax.losses.pointwise import binary_cross_entropy, squared_error
 from retrieval_jax.losses.schedules import stage
+from retrieval_jax.losses.sigmoid import sigmoid
 from retrieval_jax.losses.temperature import learned
+from retrieval_jax.losses.triplet import triplet
 from retrieval_jax.losses.weighted_sum import weighted_sum
 from retrieval_jax.records import EmbeddedBatch
 
@@ -38,6 +44,24 @@ LOSSES = {
   "matryoshka": matryoshka(samtone(temperature=0.1), dims=(D, 3), weights=(1.0, 0.5)),
   "orthogonal": orthogonal(),
   "orthogonal: unmasked": orthogonal(mask_false_negatives=False),
+  "triplet": triplet(hardest=3),
+  "triplet: as NGAME": triplet(hardest=3, weighting="softmax_zero_logit"),
+  "triplet: weighted, both towers": triplet(
+    hardest=3, weighting="softmax", same_tower="both", bidirectional=True
+  ),
+  "triplet: all negatives": triplet(hardest=100),
+  "triplet: unmasked": triplet(mask_false_negatives=False),
+  "multi_triplet": multi_triplet(),
+  "sigmoid": sigmoid(),
+  "sigmoid: several positives": sigmoid(known_positives="positive"),
+  "sigmoid: unmasked": sigmoid(known_positives="negative", temperature=0.5, bias=-1.0),
+  "squared_error": squared_error(),
+  "binary_cross_entropy": binary_cross_entropy(),
+  "binary_cross_entropy: learned": binary_cross_entropy(
+    temperature=learned(initial=0.1), bias=learned_bias(initial=0.0)
+  ),
+  "decoupled_softmax": decoupled_softmax(temperature=0.2),
+  "decoupled_softmax: bidirectional": decoupled_softmax(temperature=learned(initial=0.2), bidirectional=True),
   "weighted_sum": weighted_sum(
     {
       "samtone": (0.3, samtone(temperature=0.1)),

@@ -1,0 +1,119 @@
+"""Pointwise losses: the score of each query with its own passage against a target, without in-batch negatives."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from retrieval_jax import scoring
+from retrieval_jax.losses import bias as biases
+from retrieval_jax.losses import pairs
+from retrieval_jax.losses import temperature as temperatures
+from retrieval_jax.losses.base import DataSizes, Loss, stateless
+from retrieval_jax.losses.bias import Bias
+from retrieval_jax.losses.temperature import Temperature
+from retrieval_jax.records import EmbeddedBatch, LossOutput
+from retrieval_jax.scoring import Score
+
+REQUIRES = frozenset({"targets"})
+
+
+class _Pairs(NamedTuple):
+  """Each query with its own passage; 0 for padding."""
+
+  scores: Float[Array, "q"]
+  targets: Float[Array, "q"]
+  weights: Float[Array, "q"]  # of a mean over the queries
+
+
+def _own_pairs(batch: EmbeddedBatch, score: Score) -> _Pairs:
+  queries, passages = pairs.sides(batch)
+  query, passage = pairs.without_padding(batch, queries, passages)
+  # Pair by pair: the matrix [q, p] is not needed.
+  scores = jax.vmap(lambda q, p: score(q[None, :], p[None, :])[0, 0])(query, passage[: query.shape[0]])
+  targets = jnp.where(queries.present, jnp.asarray(batch.targets, scores.dtype), 0)
+  return _Pairs(scores, targets, pairs.mean_weights(batch, queries, scores.dtype))
+
+
+def _squared_error(batch: EmbeddedBatch, *, score: Score) -> LossOutput:
+  scores, targets, weights = _own_pairs(batch, score)
+  metrics = {"score": jnp.sum(weights * scores), "target": jnp.sum(weights * targets)}
+  return LossOutput(jnp.sum(weights * (scores - targets) ** 2), metrics)
+
+
+def squared_error(*, score: Score = scoring.cosine) -> Loss:
+  """Returns the squared error of the scores: for query i, its own passage and its target,
+
+    (s(q_i,p_i) - target_i)^2,
+  then the weighted mean over the queries; 0 if all weights are 0. Only these pairs count: hard negatives and the
+  passages of other queries take no part. Targets are compared as they are: with the cosine they must have been
+  brought to its range, -1 to 1 (grades 0 to 5 as 0 to 1, say).
+
+  Reads the targets of the batch. O(q d) time and memory. Metrics: score and target, their means.
+
+  Raises: UserError while tracing when p is no multiple of q.
+
+  Source: the regression objective of Sentence-BERT (Reimers and Gurevych, 2019), section 3.
+
+  Example: equal unit vectors and the target .5: (1 - .5)^2.
+  """
+  return stateless(functools.partial(_squared_error, score=score), requires=REQUIRES)
+
+
+def binary_cross_entropy(
+  *, temperature: Temperature = 0.1, bias: Bias = 0.0, score: Score = scoring.cosine
+) -> Loss:
+  """Returns the cross-entropy of a yes-or-no answer: for query i, its own passage and its target y_i, with s the
+  score, t the temperature, b the bias and P_i = sigmoid(s(q_i,p_i) / t + b),
+
+    -y_i log P_i - (1 - y_i) log(1 - P_i),
+  then the weighted mean over the queries; 0 if all weights are 0. Only these pairs count: hard negatives and the
+  passages of other queries take no part.
+
+  Targets must lie in [0, 1]. Outside the loss has no minimum; it is a value on the device, so that it cannot be
+  refused here: the metric targets_outside, the share of such targets, must be 0.
+
+  temperature, bias: numbers, or learned: `temperature.learned(...)`, `bias.learned(...)`.
+
+  Reads the targets of the batch. O(q d) time and memory. Metrics: probability and target, their means;
+  targets_outside; temperature; logit_scale = 1 / temperature; bias.
+
+  Raises: UserError for a temperature that is not above 0, a bias that is not finite, and while tracing when p is no
+  multiple of q.
+
+  Source: logistic regression on the score; on pairs with soft labels as in LEVER (Buvanesh et al., 2024).
+
+  Example: orthogonal vectors and any target, bias 0: log 2.
+  """
+  name = "binary_cross_entropy"
+  temperature, bias = temperatures.checked(name, temperature), biases.checked(name, bias)
+
+  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    del rng, embed_dim, data
+    return temperatures.initial_params(temperature) | biases.initial_params(bias), {}
+
+  def apply(
+    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
+  ) -> tuple[LossOutput, Any]:
+    del rng, train
+    scores, targets, weights = _own_pairs(batch, score)
+    scale = temperatures.scale(temperature, params).astype(scores.dtype)
+    added = biases.value(bias, params).astype(scores.dtype)
+    logits = scale * scores + added
+    # Both halves through softplus: softplus(x) - y x would lose all digits of a small loss.
+    losses = targets * jax.nn.softplus(-logits) + (1 - targets) * jax.nn.softplus(logits)
+    outside = ((targets < 0) | (targets > 1)).astype(scores.dtype)
+    metrics = {
+      "probability": jnp.sum(weights * jax.nn.sigmoid(logits)),
+      "target": jnp.sum(weights * targets),
+      "targets_outside": jnp.sum(weights * outside),
+      "temperature": 1 / scale,
+      "logit_scale": scale,
+      "bias": added,
+    }
+    return LossOutput(jnp.sum(weights * losses), metrics), state
+
+  return Loss(init, apply, REQUIRES)

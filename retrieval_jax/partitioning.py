@@ -69,14 +69,18 @@ class Partitioner(NamedTuple):
   def constrain(self, x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
     """Returns the activation x laid out by its logical axes: the meaning of sharding.constrain on this mesh.
 
-    As `spec`, but a rule whose mesh axis does not divide the dimension is passed over too.
+    As `spec`, but a rule whose mesh axis does not divide the dimension is passed over too. Inside shard_map the axes that
+    are manual there are laid out already and only the others are constrained.
 
     Raises: UserError for an axis without a rule.
     """
     spec = self._mesh_axes(
       axes, lambda dimension, mesh_axis: x.shape[dimension] % self.mesh.shape[mesh_axis] == 0
     )
-    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*spec)))
+    here = jax.sharding.get_abstract_mesh()
+    mesh = here if here.manual_axes else self.mesh
+    spec = [None if axis in here.manual_axes else axis for axis in spec]
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
   def _mesh_axes(self, axes: Sequence[str | None], fits: Callable[[int, str], bool]) -> list[str | None]:
     """Returns the mesh axis of each dimension. fits: (dimension, mesh axis) -> whether it may be split so."""

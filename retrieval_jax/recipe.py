@@ -21,6 +21,7 @@ from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
 from retrieval_jax.retriever import Retriever, check_computation, check_inputs, model_manifest
+from retrieval_jax.step_options import StepOptions
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step
 
@@ -32,6 +33,7 @@ class Recipe(NamedTuple):
   Short passages train faster and in less memory; the saved model still encodes at its own length.
   frozen: patterns of parameters that training leaves as they are, as model-info.txt prints them ("token_embedder/.*").
   teacher_scores: a TSV file of query_id, passage_id, score for the losses that distil (data/teacher_scores.py).
+  step: in how many chunks and microbatches a step is computed, and how many steps may be not finite.
   """
 
   retriever: Retriever
@@ -43,6 +45,7 @@ class Recipe(NamedTuple):
   passage_length: int | None = None
   frozen: Sequence[str] = ()
   teacher_scores: str | None = None
+  step: StepOptions = StepOptions()
 
   @property
   def frozen_paths(self) -> tuple[str, ...]:

@@ -1,14 +1,12 @@
 """The training program: parts that fit together, a state, a loop. `python -m retrieval_jax.train --gin_file=...`."""
 
 import contextlib
-import math
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
-from jaxtyping import Array
 from tqdm import tqdm
 
 from retrieval_jax import progress
@@ -33,14 +31,11 @@ from retrieval_jax.recipe import (
 from retrieval_jax.records import Batch
 from retrieval_jax.retriever import announce
 from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
 from retrieval_jax.training_log import Stopwatch, TrainingLog
 from retrieval_jax.weights import initial_params
-
-
-class NonFiniteError(UserError):
-  """A loss or gradient became NaN or infinite; nothing after the last good checkpoint was saved."""
 
 
 def train(
@@ -63,17 +58,24 @@ def train(
   the training then starts from the cache (and without TensorFlow). Nothing is written to MODEL_DIR.
   on_start: called with MODEL_DIR once the parts fit together and before the first step (writes the configuration).
 
-  Raises: UserError for parts that do not fit, NonFiniteError (a UserError) when a loss or gradient is not finite.
+  Raises: UserError for parts that do not fit, and its kinds NonFiniteError, when a loss or gradient is not finite, and
+    OutOfMemoryError (step_guard.py).
   """
   folder = output_dir(model_dir, "MODEL_DIR")
   _check_numbers(total_steps, checkpoints, log_period, seed)
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
+  recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
   data = dataset.load(recipe.data, recipe.inputs, teacher_scores=recipe.teacher_scores)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
   make_batch = _batches(recipe.batcher, plan, data, seed)
   step_of_parts = make_train_step(
-    recipe.retriever.model, recipe.loss, recipe.transform, seed=seed, frozen=recipe.frozen_paths
+    recipe.retriever.model,
+    recipe.loss,
+    recipe.transform,
+    seed=seed,
+    frozen=recipe.frozen_paths,
+    options=recipe.step,
   )
   check_parts(recipe, step_of_parts, make_batch(0), data, seed)
   if dry_run:
@@ -97,10 +99,10 @@ def train(
       write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
     _describe(recipe, partitioner, data, plan, start, total_steps)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
+    guard = StepGuard(step_fn, recipe.step, recipe.batcher.batch_size)
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
     done = start
-    pending: tuple[int, Mapping[str, Array]] | None = None
 
     with tqdm(
       total=total_steps,
@@ -111,23 +113,20 @@ def train(
       mininterval=progress.interval(),
     ) as bar:
       for step in range(start, total_steps):
-        state, device_metrics = step_fn(state, partitioner.put_batch(make_batch(step)))
-        if pending is not None:
-          _to_host(*pending)  # checks the step before while this one runs: the host never idles the device
         done = step + 1
-        pending = done, device_metrics
+        state = guard.run(done, state, partitioner.put_batch(make_batch(step)))
         watch.tick()
         bar.update(1)
         if done % log_period == 0 or done == total_steps:
           rate = watch.rate()
           learning_rate = float(np.asarray(recipe.optimizer.learning_rate(step)))
-          metrics = {**_to_host(*pending), "learning_rate": learning_rate}
+          metrics = {**guard.metrics(), "learning_rate": learning_rate}
           epoch = recipe.batcher.epoch_of(plan, step)
           log.write(done, {**metrics, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
         if done % checkpoints.period == 0 or done == total_steps or stop.requested:
           with watch.paused():
-            metrics = {**metrics, **_to_host(*pending)}
+            metrics = {**metrics, **guard.metrics()}
             scores: Mapping[str, float] = {}
             try:
               if recipe.evaluators and not stop.requested:  # whoever stops a run may be in a hurry
@@ -173,18 +172,6 @@ def _start(
   return jax.jit(create, out_shardings=shardings, donate_argnums=1)(rng, params), 0
 
 
-def _to_host(step: int, device_metrics: Mapping[str, Array]) -> dict[str, float]:
-  """Returns the metrics as floats; raises NonFiniteError naming the step when one is not finite."""
-  metrics = {name: float(value) for name, value in jax.device_get(device_metrics).items()}
-  bad = [name for name, value in metrics.items() if not math.isfinite(value)]
-  if bad:
-    raise NonFiniteError(
-      f"step {step}: {', '.join(f'{name} is {metrics[name]}' for name in bad)}. Training stopped and nothing of this "
-      "step was saved; earlier checkpoints are whole. Lower LEARNING_RATE, lengthen the warm-up, or check the data."
-    )
-  return metrics
-
-
 def _evaluate(
   recipe: Recipe, partitioner: Partitioner, state: TrainState, step: int, folder: pathlib.Path
 ) -> dict[str, float]:
@@ -221,11 +208,13 @@ def _describe(
   announce(recipe.inputs)
   batch = recipe.batcher.batch_size
   platform = jax.devices()[0].platform
+  details = recipe.step.describe(batch, partitioner.data_size)
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"
     f"mesh: {dict(partitioner.mesh.shape)} of {platform}, batch {batch} ({batch // partitioner.data_size} a shard), "
     f"{recipe.batcher.steps_per_epoch(plan):,} steps an epoch\n"
-    f"steps: {start:,} -> {total_steps:,}",
+    + "".join(f"{line}\n" for line in details)
+    + f"steps: {start:,} -> {total_steps:,}",
     flush=True,
   )
 

@@ -1,16 +1,21 @@
 """One update: encode both sides, loss on the global batch, gradient, optimizer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
+from retrieval_jax import sharding
+from retrieval_jax.chunked_encoding import Encode, encode_in_chunks, spread
 from retrieval_jax.freezing import stop_frozen
 from retrieval_jax.losses.base import Loss
+from retrieval_jax.microbatches import accumulate
 from retrieval_jax.models.dual_encoder import TowerPair
-from retrieval_jax.records import Batch, EmbeddedBatch
+from retrieval_jax.records import Batch, EmbeddedBatch, LossOutput, Tokens
+from retrieval_jax.step_options import StepOptions
 from retrieval_jax.train_state import TrainState
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
@@ -23,36 +28,79 @@ def make_train_step(
   *,
   seed: int,
   frozen: Sequence[str] = (),
+  options: StepOptions = StepOptions(),  # noqa: B008  (an immutable record)
 ) -> Step:
   """Returns step(state, batch) -> (state', metrics), pure; jit it with Partitioner.jit_step.
 
   Dropout keys are fold_in(key(seed), step): nothing random is stored, so a resumed run draws the same masks.
   frozen: patterns of the parameters that stay as they are (freezing.py), for whose gradients nothing is computed;
   `transform` must be the frozen one too: `freeze(transform, frozen)`.
-  metrics: loss, grad_norm, the loss's own, all float32 scalars. A non-finite loss or gradient leaves NaN in the new
-  state on purpose: the train loop looks at the metrics before anything is saved, and stops.
-  Cost: one forward and backward of both towers over the global batch; under a data mesh XLA gathers the embeddings
-  (q*d and p*d floats) once per side and reduces the gradient once.
+  options: chunks and microbatches, which StepOptions describes. With max_nonfinite_steps a step of which any metric is
+  not finite leaves parameters, optimizer and loss state as they were. Without, it leaves NaN in the new state on
+  purpose. Either way the metrics say so, and the train loop looks at them before anything is saved (step_guard.py).
+  metrics: loss, grad_norm, the loss's own, all float32 scalars.
+  Cost: one forward and backward of both towers over the global batch, and with chunks one more forward; under a data
+  mesh XLA gathers the embeddings (q*d and p*d floats) once per side and reduces the gradient once.
   """
+  in_pieces = options.chunks > 1 or options.microbatches > 1
 
-  def step(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
-    query_rng, passage_rng, loss_rng = jax.random.split(
-      jax.random.fold_in(jax.random.key(seed), state.step), 3
-    )
+  def encode(side: Encode, params: PyTree[Array], tokens: Tokens, rng: Array) -> Array:
+    if in_pieces:
+      return encode_in_chunks(side, params, tokens, chunks=options.chunks, rng=rng)
+    return side(params, tokens, dropout_rng=rng)
+
+  def gradient_of(params: Mapping, loss_state: Any, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any]:
+    query_rng, passage_rng, loss_rng = jax.random.split(rng, 3)
 
     def objective(params: Mapping) -> tuple[Array, tuple]:
       params = stop_frozen(params, frozen)
-      query = model.encode_queries(params["model"], batch.query_tokens, dropout_rng=query_rng)
-      passage = model.encode_passages(params["model"], batch.passage_tokens, dropout_rng=passage_rng)
+      query = encode(model.encode_queries, params["model"], batch.query_tokens, query_rng)
+      passage = encode(model.encode_passages, params["model"], batch.passage_tokens, passage_rng)
       embedded = EmbeddedBatch.of(batch, query, passage)
-      output, loss_state = loss.apply(params["loss"], state.loss_state, embedded, rng=loss_rng, train=True)
-      return jnp.asarray(output.loss), (output, loss_state)
+      output, next_state = loss.apply(params["loss"], loss_state, embedded, rng=loss_rng, train=True)
+      return jnp.asarray(output.loss), (output, next_state)
 
-    gradient, (output, loss_state) = jax.grad(objective, has_aux=True)(state.params)
+    gradient, (output, next_state) = jax.grad(objective, has_aux=True)(params)
+    return gradient, LossOutput(*jax.tree.map(_scalar, tuple(output))), next_state
+
+  def gradient_in_pieces(state: TrainState, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any]:
+    mesh = sharding.data_mesh()
+    # Frozen parameters are stopped before the copies too, or their gradient of zeros would be summed over the shards.
+    copies, pull = jax.vjp(
+      lambda params: {**params, "model": spread(stop_frozen(params, frozen)["model"])}, state.params
+    )
+    gradient, output, loss_state = accumulate(
+      lambda *args: gradient_of(copies, *args),
+      state.loss_state,
+      batch,
+      rng,
+      count=options.microbatches,
+      shards=1 if mesh is None else mesh.size,
+    )
+    return pull(gradient)[0], output, loss_state
+
+  def step(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
+    rng = jax.random.fold_in(jax.random.key(seed), state.step)
+    if in_pieces:
+      gradient, output, loss_state = gradient_in_pieces(state, batch, rng)
+    else:
+      gradient, output, loss_state = gradient_of(state.params, state.loss_state, batch, rng)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = {"loss": output.loss, "grad_norm": optax.tree.norm(gradient), **output.metrics}
-    metrics = {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
-    return TrainState(state.step + 1, params, loss_state, opt_state), metrics  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
+    metrics = {"loss": output.loss, "grad_norm": _scalar(optax.tree.norm(gradient)), **output.metrics}
+    new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
+    if options.max_nonfinite_steps:
+      new = _if_finite(metrics, new, state.replace(step=new.step))
+    return new, metrics
 
   return step
+
+
+def _scalar(value: Any) -> Array:
+  return jnp.asarray(value, jnp.float32)
+
+
+def _if_finite(metrics: Mapping[str, Array], new: TrainState, old: TrainState) -> TrainState:
+  """Returns `new` if all metrics are finite, else `old`."""
+  finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
+  return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)

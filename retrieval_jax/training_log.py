@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -37,12 +38,14 @@ class TrainingLog:
     self._events = SummaryWriter(str(folder))
 
   def write(self, step: int, scalars: Mapping[str, float]) -> None:
-    """Writes {"step", "time", **scalars}; time is seconds since the epoch."""
+    """Writes {"step", "time", **scalars}; time is seconds since the epoch. What is not finite is null: JSON has no NaN."""
     if self._file is None or self._events is None:
       return
-    self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **scalars}) + "\n")
+    finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+    record = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(scalars), **finite}
+    self._file.write(json.dumps(record) + "\n")
     self._file.flush()
-    for name, value in scalars.items():
+    for name, value in finite.items():
       self._events.add_scalar(name, value, step)
 
   def close(self) -> None:

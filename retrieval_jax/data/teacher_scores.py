@@ -67,7 +67,7 @@ def load_teacher_scores(
   passage the data lack is left out, with a warning that counts them: a file may well cover more than one split. A pair
   that comes twice with one score is one. Equal texts with different ids and scores have the score that comes first.
 
-  The file is read at the first call and again when its size or time changes; memory then: about 120 bytes a line. Later
+  The file is read at the first call and again when its size or time changes; memory then: about 100 bytes a line. Later
   calls map 8 bytes a score and 8 a query from the cache.
 
   Raises: UserError with file and line number for a line that cannot be read, a score that is no finite number and a

@@ -210,9 +210,10 @@ def _check_schedule(where: str, schedule: Callable) -> None:
   try:
     shape = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32)).shape
   except Exception as error:
+    # The error comes last: gin appends lines to it.
     raise UserError(
-      f"{where}: the weight {schedule!r} cannot be called with a step ({type(error).__name__}: {error}). "
-      "Expected a schedule, step -> number; in gin, @name is the function that makes it and @name() the schedule."
+      f"{where}: the weight {schedule!r} is no schedule, step -> number. In gin, @name is the function that makes it "
+      f"and @name() the schedule. A call with a step gave {type(error).__name__}: {error}"
     ) from error
   if shape != ():
     raise UserError(f"{where}: the schedule gives an array of shape {shape}; expected one number.")

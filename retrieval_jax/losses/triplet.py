@@ -54,7 +54,8 @@ def hardest(candidates: Candidates, k: int) -> Candidates:
 
   def next_best(last: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
     value, at = (x[:, None] for x in last)
-    below = (ranked < value) | ((ranked == value) & (column > at))
+    # Not >=, instead of <: NaN then comes first and reaches the loss, as it must.
+    below = ~(ranked >= value) | ((ranked == value) & (column > at))
     best = jnp.argmax(jnp.where(below, ranked, -jnp.inf), axis=1)
     return (jnp.take_along_axis(ranked, best[:, None], axis=1)[:, 0], best), best
 

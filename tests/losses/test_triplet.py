@@ -166,6 +166,17 @@ def test_of_equal_scores_as_many_as_there_is_room_for():
   np.testing.assert_array_equal(gradient, [[1, 1, 1, 0, 0]])
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_nan_is_not_hidden(k):
+  """A broken hard negative must show in the loss, wherever it stands and however few places there are."""
+  for scores in ([0.1, 0.2, math.nan], [math.nan, 0.9, 0.1]):
+    assert math.isnan(_rows(0.5, scores, k=k, margin=0.3))
+  present = jnp.array([[True, True, False]])
+  candidates = Candidates(jnp.array([[0.4, 0.1, math.nan]]), present)
+  got = hardest_triplets(jnp.array([0.5]), candidates, k=k, margin=0.3)
+  assert float(got[0]) == pytest.approx(0.2 / k)
+
+
 def _rows(positive, scores, **options):
   present = jnp.ones((1, len(scores)), bool)
   candidates = Candidates(jnp.array([scores]), present)

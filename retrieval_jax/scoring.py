@@ -1,5 +1,6 @@
 """The one place where scores are made: cosine and inner product, always in float32 (float64 stays float64)."""
 
+import inspect
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -35,3 +36,13 @@ def dot(query: Float[Array, "q d"], passage: Float[Array, "p d"]) -> Float[Array
 def cosine(query: Float[Array, "q d"], passage: Float[Array, "p d"]) -> Float[Array, "q p"]:
   """Returns the cosines [q, p] in float32: bfloat16 would merge .995, .997 and .998 into one value."""
   return dot(l2_normalize(query), l2_normalize(passage))
+
+
+def preparation(score: Score) -> Callable[[Float[Array, "*b d"]], Float[Array, "*b d"]] | None:
+  """Returns the f with score(q, p) = dot(f(q), f(p)), or None for a score that is not cosine or dot.
+
+  Embeddings that meet several others are then normalised once.
+  """
+  # gin wraps what it configures, and the tests' shape checks wrap these.
+  known = {inspect.unwrap(cosine): l2_normalize, inspect.unwrap(dot): upcast}
+  return known.get(inspect.unwrap(score))

@@ -1,112 +1,34 @@
-"""In-batch contrastive losses: sampled softmax over the passages of the batch, and SamToNe's same-tower negatives."""
+"""In-batch contrastive losses: sampled softmax over the passages of the batch, SamToNe's same-tower negatives, PAIR."""
 
-import functools
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from collections.abc import Sequence
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError, nearest
-from retrieval_jax.losses import pairs
-from retrieval_jax.losses.base import Loss, stateless
-from retrieval_jax.records import EmbeddedBatch, LossOutput
+from retrieval_jax.losses import softmax
+from retrieval_jax.losses.base import Loss
+from retrieval_jax.losses.pairs import Block
+from retrieval_jax.losses.softmax_terms import Options, Softmax, Term
+from retrieval_jax.losses.temperature import Temperature
 from retrieval_jax.scoring import Score
 
 SIDES = ("query", "passage", "both")
-
-
-class _Options(NamedTuple):
-  temperature: float
-  bidirectional: bool
-  query_side: bool  # query-query terms in the query -> passage direction
-  passage_side: bool  # passage-passage terms in the passage -> query direction
-  score: Score
-  mask_false_negatives: bool
-
-
-class _Block(NamedTuple):
-  """Logits [q, x] of one kind of negative, and which of them count."""
-
-  logits: Float[Array, "q x"]
-  allowed: Bool[Array, "q x"]
-
-  def masked(self) -> Float[Array, "q x"]:
-    # A finite minimum, not -inf: a row without any negative must have a finite gradient.
-    return jnp.where(self.allowed, self.logits, jnp.finfo(self.logits.dtype).min)
-
-
-def _cross_entropy(positive: Float[Array, "q"], negatives: list[_Block]) -> Float[Array, "q"]:
-  """Returns -log(e^positive / (e^positive + sum e^negatives)) for each row; 0 for a row without negatives.
-
-  As softplus(logsumexp(negatives) - positive), which keeps its relative precision when the loss is tiny.
-  """
-  totals = [jax.nn.logsumexp(block.masked(), axis=1) for block in negatives]
-  return jax.nn.softplus(functools.reduce(jnp.logaddexp, totals) - positive)
-
-
-def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
-  q = batch.query_rows.shape[0]
-  queries, passages = pairs.sides(batch)
-  rows = pairs.Pairs(queries, jax.tree.map(lambda x: x[:q], passages))
-  query, passage = pairs.without_padding(batch, queries, passages)
-
-  def allowed(block: pairs.Block) -> Bool[Array, "q x"]:
-    mask = options.mask_false_negatives
-    return pairs.negatives(block, rows, queries, passages, mask_false_negatives=mask)
-
-  def logits(left: Float[Array, "q d"], right: Float[Array, "p d"]) -> Float[Array, "q p"]:
-    return options.score(left, right) / options.temperature
-
-  to_passages = logits(query, passage)
-  square = to_passages[:, :q]
-  # A masked sum, not jnp.diagonal: a gather would bring the whole matrix to every device.
-  positive = jnp.sum(jnp.where(jnp.eye(q, dtype=bool), square, 0), axis=1)
-
-  forward = [_Block(to_passages, allowed("query_passage"))]
-  if options.query_side:
-    forward.append(_Block(logits(query, query), allowed("query_query")))
-  per_example = _cross_entropy(positive, forward)
-  if options.bidirectional:
-    backward = [_Block(square.T, allowed("passage_query"))]
-    if options.passage_side:
-      backward.append(_Block(logits(passage[:q], passage[:q]), allowed("passage_passage")))
-    per_example = (per_example + _cross_entropy(positive, backward)) / 2
-
-  dtype = per_example.dtype
-  weights = pairs.mean_weights(batch, queries, dtype)
-
-  def mean(values: Float[Array, "q"]) -> Float[Array, ""]:
-    return jnp.sum(weights * values)
-
-  best_negative = jnp.max(forward[0].masked(), axis=1)
-  metrics = {
-    "accuracy": mean((positive > best_negative).astype(dtype)),
-    "negatives": sum(
-      (mean(jnp.sum(block.allowed, axis=1, dtype=dtype)) for block in forward), jnp.zeros((), dtype)
-    ),
-    "temperature": jnp.asarray(options.temperature, dtype),
-    "logit_scale": jnp.asarray(1 / options.temperature, dtype),
-  }
-  return LossOutput(mean(per_example), metrics)
-
-
-def _make(name: str, options: _Options) -> Loss:
-  if not options.temperature > 0:
-    raise UserError(
-      f"{name}: temperature is {options.temperature}; it must be above 0. A temperature is 1 / scale: scale 100 is "
-      "temperature 0.01, scale 20 is 0.05."
-    )
-  return stateless(functools.partial(_compute, options=options))
+# The one-denominator loss joins these; hard negatives stand in the first and the last.
+JOINT_BLOCKS: dict[str, Block] = {
+  "query_passage": "query_passage",
+  "passage_query": "passage_query",
+  "query_query": "query_query",
+  "passage_passage": "passage_candidate",
+}
+DEFAULTS = Options()
 
 
 def in_batch_softmax(
   *,
-  temperature: float = 0.01,
+  temperature: Temperature = 0.01,
   bidirectional: bool = True,
   score: Score = scoring.cosine,
   mask_false_negatives: bool = True,
+  options: Options = DEFAULTS,
 ) -> Loss:
   """Returns the in-batch sampled softmax, the standard contrastive loss of dual encoders.
 
@@ -132,17 +54,18 @@ def in_batch_softmax(
   Example: two queries, unit vectors equal to their passages: cosines 1 and 0, so that
   `in_batch_softmax(temperature=1.0)` is log(1 + e^-1).
   """
-  options = _Options(temperature, bidirectional, False, False, score, mask_false_negatives)
-  return _make("in_batch_softmax", options)
+  terms = _directions(bidirectional)
+  return softmax.make("in_batch_softmax", Softmax(terms, temperature, score, mask_false_negatives, options))
 
 
 def samtone(
   *,
-  temperature: float = 0.01,
+  temperature: Temperature = 0.01,
   bidirectional: bool = True,
   side: str = "query",
   score: Score = scoring.cosine,
   mask_false_negatives: bool = True,
+  options: Options = DEFAULTS,
 ) -> Loss:
   """Returns SamToNe: the in-batch softmax with the other queries as further, same-tower negatives.
 
@@ -171,6 +94,83 @@ def samtone(
       f"samtone: side {side!r} adds passage-passage terms to the passage to query direction, which "
       "bidirectional=False leaves out. Set bidirectional=True, or side='query'."
     )
-  query_side, passage_side = side != "passage", side != "query"
-  options = _Options(temperature, bidirectional, query_side, passage_side, score, mask_false_negatives)
-  return _make("samtone", options)
+  terms = _directions(bidirectional, query_side=side != "passage", passage_side=side != "query")
+  return softmax.make("samtone", Softmax(terms, temperature, score, mask_false_negatives, options))
+
+
+def pair(
+  *,
+  alpha: float = 0.1,
+  positive_in_denominator: bool = True,
+  temperature: Temperature = 0.01,
+  bidirectional: bool = True,
+  score: Score = scoring.cosine,
+  mask_false_negatives: bool = True,
+  options: Options = DEFAULTS,
+) -> Loss:
+  """Returns PAIR's loss: (1 - alpha) times `in_batch_softmax` plus alpha times the passage-centric loss
+    -log( e^(s(q_i,p_i)/t) / (e^(s(q_i,p_i)/t) + sum_{j != i} e^(s(p_i,p_j)/t)) ),
+  in the notation of `in_batch_softmax`; j runs over the other queries' passages without hard negatives, masked as
+  SamToNe's passage side is. Without positive_in_denominator the passage-centric loss lacks its first summand, as the
+  SamToNe paper prints it; it may then be negative, and is 0 for a row without negatives.
+
+  PAIR trains in two stages, this loss first and then the plain one: configs/losses/pair_two_stage.gin.
+
+  Raises: UserError for an alpha outside [0, 1], and as `in_batch_softmax`.
+
+  Source: PAIR (Ren et al., 2021), equations 3 to 5, alpha 0.1; SamToNe (Moiseev et al., 2023), section 3.
+
+  Example: `pair(alpha=0.0)` is `in_batch_softmax()`.
+  """
+  if not 0 <= alpha <= 1:
+    raise UserError(f"pair: alpha is {alpha}; expected the share of the passage-centric loss, in [0, 1].")
+  plain = tuple(term._replace(weight=(1 - alpha) * term.weight) for term in _directions(bidirectional))
+  centric = Term(alpha, ("passage_passage",), int(positive_in_denominator))
+  return softmax.make("pair", Softmax((*plain, centric), temperature, score, mask_false_negatives, options))
+
+
+def joint_softmax(
+  *,
+  blocks: Sequence[str] = tuple(JOINT_BLOCKS),
+  temperature: Temperature = 0.01,
+  score: Score = scoring.cosine,
+  mask_false_negatives: bool = True,
+  options: Options = DEFAULTS,
+) -> Loss:
+  """Returns the softmax with one denominator for all blocks of scores, GTE's improved contrastive loss by default:
+    -log( e^(s(q_i,p_i)/t) / (sum_j e^(s(q_i,p_j)/t) + sum_j e^(s(q_j,p_i)/t)
+                              + sum_{j != i} e^(s(q_i,q_j)/t) + sum_{j != i} e^(s(p_i,p_j)/t)) ).
+  blocks names the sums that take part, query_passage among them: query_passage, passage_query, query_query,
+  passage_passage. As the formula has it, the positive stands in both of the first two, so the loss of a batch without
+  negatives is log 2 with both of them. Hard negatives are columns of the first sum and of the last (there not those
+  of the row's own query). All else as in `in_batch_softmax`, the first block's metrics included.
+
+  Raises: UserError for an unknown block, one named twice, or without query_passage; and as `in_batch_softmax`.
+
+  Source: GTE (Li et al., 2023, arXiv 2308.03281), equation 2.
+
+  Example: `joint_softmax(blocks=("query_passage",))` is `in_batch_softmax(bidirectional=False)`.
+  """
+  if isinstance(blocks, str) or len(set(blocks)) < len(blocks) or "query_passage" not in blocks:
+    raise UserError(
+      f"joint_softmax: blocks is {blocks!r}; expected a list of different blocks, query_passage among them, of "
+      f"{', '.join(JOINT_BLOCKS)}."
+    )
+  for block in blocks:
+    if block not in JOINT_BLOCKS:
+      raise UserError(
+        f"joint_softmax: unknown block {block!r}{nearest(block, JOINT_BLOCKS)}. Known: {', '.join(JOINT_BLOCKS)}."
+      )
+  ordered: tuple[Block, ...] = tuple(JOINT_BLOCKS[block] for block in JOINT_BLOCKS if block in blocks)
+  term = Term(1.0, ordered, 1 + ("passage_query" in blocks))
+  return softmax.make("joint_softmax", Softmax((term,), temperature, score, mask_false_negatives, options))
+
+
+def _directions(
+  bidirectional: bool, *, query_side: bool = False, passage_side: bool = False
+) -> tuple[Term, ...]:
+  """Returns the terms of one or both directions; query_side, passage_side: whether they have same-tower negatives."""
+  weight = 0.5 if bidirectional else 1.0
+  forward = Term(weight, ("query_passage", "query_query") if query_side else ("query_passage",))
+  backward = Term(weight, ("passage_query", "passage_passage") if passage_side else ("passage_query",))
+  return (forward, backward) if bidirectional else (forward,)

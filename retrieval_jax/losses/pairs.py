@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 from retrieval_jax.errors import UserError
 from retrieval_jax.records import AnyArray, EmbeddedBatch
 
-# The rows of a block are examples, one side each; its columns are the candidates of the other letter.
-Block = Literal["query_passage", "passage_query", "query_query", "passage_passage"]
+# Rows are examples by one side (a passage: the example's positive), columns the candidates on the other. Columns of
+# query_passage and passage_candidate are all passages, hard negatives too; of passage_passage the positives alone.
+Block = Literal["query_passage", "passage_query", "query_query", "passage_passage", "passage_candidate"]
 
 
 class Queries(NamedTuple):
@@ -89,27 +90,51 @@ def relevant(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
 
 
 def negatives(
-  block: Block, rows: Pairs, queries: Queries, passages: Passages, *, mask_false_negatives: bool
+  block: Block,
+  rows: Pairs,
+  queries: Queries,
+  passages: Passages,
+  *,
+  mask_false_negatives: bool = True,
+  in_batch: bool = True,
 ) -> Bool[Array, "q x"]:
-  """Returns who is a negative in one block of logits: its rows are the examples `rows`, its columns all the queries
-  or all the passages (of passage_passage: the positives alone; hard negatives stand in query_passage only).
+  """Returns who is a negative in one block of logits, whose rows are the examples `rows` and whose columns are all
+  the `queries` or `passages`.
 
-  In the two same-tower blocks j is no negative of i if the passage of either is known to answer the other's query.
-  Without mask_false_negatives every other example is a negative. Padding never is.
+  Between two queries or two passages, j is no negative of i if the passage of either is known to answer the other's
+  query; a hard negative is none of its own example's positive. Without mask_false_negatives every other example is a
+  negative; with in_batch=False only an example's own hard negatives are. Padding never is.
   """
   related = relevant if mask_false_negatives else own
   if block == "query_passage":
-    return ~related(rows.queries, passages) & passages.present[None, :]
-  positives = jax.tree.map(lambda x: x[: queries.index.shape[0]], passages)
-  found = related(queries, rows.passages).T
-  if block != "passage_query":
-    found = found | related(rows.queries, positives)
-  return ~found & queries.present[None, :]
+    others = ~related(rows.queries, passages) & passages.present[None, :]
+    return others if in_batch else others & owned(rows, passages)
+  back = related(queries, rows.passages).T
+  if block == "passage_query":
+    found, present = back, queries.present
+  else:
+    candidates = passages if block == "passage_candidate" else first(passages, queries.index.shape[0])
+    hard = candidates.index.shape[0] - queries.index.shape[0]
+    found = related(rows.queries, candidates) | jnp.pad(back, ((0, 0), (0, hard)))
+    if hard:
+      found = found | owned(rows, candidates)
+    present = queries.present if block == "query_query" else candidates.present
+  return ~found & present[None, :] & in_batch
+
+
+def first(passages: Passages, count: int) -> Passages:
+  """Returns the first `count` passages: the positives, if that is the number of queries."""
+  return jax.tree.map(lambda x: x[:count], passages)
+
+
+def owned(rows: Pairs, passages: Passages) -> Bool[Array, "q p"]:
+  """Returns which passages are an example's own positive or hard negatives."""
+  return rows.queries.index[:, None] == passages.owner[None, :]
 
 
 def without_padding(
   batch: EmbeddedBatch, queries: Queries, passages: Passages
-) -> tuple[Float[AnyArray, "q d"], Float[AnyArray, "p d"]]:
+) -> tuple[Float[Array, "q d"], Float[Array, "p d"]]:
   """Returns the embeddings of both sides with zeros for padding, which may hold anything, NaN too: zeros keep it out
   of the gradient."""
   return (
@@ -132,7 +157,8 @@ def _contains(positives: Int[AnyArray, "q r"], rows: Int[AnyArray, "p"]) -> Bool
   def add(found: Bool[Array, "q p"], one: Int[Array, "q"]) -> tuple[Bool[Array, "q p"], None]:
     return found | (one[:, None] == rows[None, :]), None
 
-  start = jnp.zeros((positives.shape[0], rows.shape[0]), bool)
+  # False everywhere, made from `rows` so that inside shard_map it is each device's own, as the scan's result is.
+  start = jnp.broadcast_to((rows < -1)[None, :], (positives.shape[0], rows.shape[0]))
   found, _ = jax.lax.scan(add, start, jnp.asarray(positives).T)
   return found & (rows >= 0)[None, :]
 

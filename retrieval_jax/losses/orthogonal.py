@@ -65,7 +65,7 @@ def orthogonal(
 def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   q = batch.query_rows.shape[0]
   queries, passages = pairs.sides(batch)
-  rows = pairs.Pairs(queries, jax.tree.map(lambda x: x[:q], passages))
+  rows = pairs.Pairs(queries, pairs.first(passages, q))
   query, passage = pairs.without_padding(batch, queries, passages)
 
   def moments(block: pairs.Block, embeddings: Float[Array, "q d"]) -> _Moments:

@@ -47,15 +47,25 @@ def stateless(
   compute: Callable[[EmbeddedBatch], LossOutput], *, requires: frozenset[str] = frozenset()
 ) -> Loss:
   """Returns the Loss of a pure function of the batch: no parameters, no state."""
+  return parametric(dict, lambda params, batch: compute(batch), requires=requires)
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+
+def parametric(
+  initial: Callable[[], Mapping[str, Array]],
+  compute: Callable[[Any, EmbeddedBatch], LossOutput],
+  *,
+  requires: frozenset[str] = frozenset(),
+) -> Loss:
+  """Returns the Loss of a pure function of (parameters, batch), with the parameters that `initial` makes, and no state."""
+
+  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Array], Mapping[str, Any]]:
     del rng, embed_dim, data
-    return {}, {}
+    return initial(), {}
 
   def apply(
     params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
   ) -> tuple[LossOutput, Any]:
-    del params, rng, train
-    return compute(batch), state
+    del rng, train
+    return compute(params, batch), state
 
   return Loss(init, apply, requires)

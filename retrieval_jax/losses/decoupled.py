@@ -1,27 +1,19 @@
 """The decoupled softmax: each positive of a query competes with its negatives alone, not with its other positives."""
 
+import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import scoring
 from retrieval_jax.losses import pairs
 from retrieval_jax.losses import temperature as temperatures
-from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.base import Loss, parametric
 from retrieval_jax.losses.temperature import Temperature
-from retrieval_jax.records import AnyArray, EmbeddedBatch, LossOutput
+from retrieval_jax.records import EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
-
-
-def _copies(rows: Int[AnyArray, "p"], present: Bool[Array, "p"]) -> Int[Array, "p"]:
-  """Returns how many present columns have each one's row; 1 for row -1, which equals nothing. O(p log p)."""
-  rows = jnp.where(present, jnp.asarray(rows), -1)
-  ordered = jnp.sort(rows)
-  count = jnp.searchsorted(ordered, rows, side="right") - jnp.searchsorted(ordered, rows, side="left")
-  return jnp.where(rows >= 0, count, 1)
 
 
 def decoupled_terms(
@@ -65,10 +57,10 @@ def _compute(
   logits = scale * scores
   relevant = pairs.relevant(queries, passages)
 
-  copies = _copies(passages.rows, passages.present).astype(dtype)
+  copies = pairs.copies(passages.rows, passages.present).astype(dtype)
   per_query = decoupled_terms(logits, relevant, passages.present, copies)
   if bidirectional:
-    copies = _copies(queries.rows, queries.present).astype(dtype)
+    copies = pairs.copies(queries.rows, queries.present).astype(dtype)
     backward = decoupled_terms(logits[:, :q].T, relevant[:, :q].T, queries.present, copies)
     per_query = (per_query + backward) / 2
 
@@ -119,15 +111,5 @@ def decoupled_softmax(
   """
   temperature = temperatures.checked("decoupled_softmax", temperature)
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    del rng, embed_dim, data
-    return temperatures.initial_params(temperature), {}
-
-  def apply(
-    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
-  ) -> tuple[LossOutput, Any]:
-    del rng, train
-    output = _compute(params, batch, temperature=temperature, bidirectional=bidirectional, score=score)
-    return output, state
-
-  return Loss(init, apply)
+  compute = functools.partial(_compute, temperature=temperature, bidirectional=bidirectional, score=score)
+  return parametric(functools.partial(temperatures.initial_params, temperature), compute)

@@ -1,17 +1,18 @@
 """Distillation: the scores of a teacher (teacher_scores of the batch) as targets, by KL divergence or by margins."""
 
+import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses import pairs
-from retrieval_jax.losses.base import DataSizes, Loss, stateless
+from retrieval_jax.losses.base import Loss, parametric, stateless
 from retrieval_jax.losses.temperature import Temperature, checked, initial_params, scale
 from retrieval_jax.records import EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
@@ -41,19 +42,11 @@ def _scored(batch: EmbeddedBatch, score: Score) -> _Scored:
     student,
     jnp.where(scored, teacher, 0),
     scored,
-    _copies(passages).astype(student.dtype),
+    pairs.copies(passages.rows, passages.present).astype(student.dtype),
     queries,
     passages,
     pairs.mean_weights(batch, queries, student.dtype),
   )
-
-
-def _copies(passages: pairs.Passages) -> Int[Array, "p"]:
-  """Returns how many present passages of the batch have each one's row; at least 1. O(p log p)."""
-  rows = jnp.where(passages.present, jnp.asarray(passages.rows), -1)
-  ordered = jnp.sort(rows)
-  count = jnp.searchsorted(ordered, rows, side="right") - jnp.searchsorted(ordered, rows, side="left")
-  return jnp.where(rows >= 0, count, 1)
 
 
 def _output(per_query: Float[Array, "q"], counted: Bool[Array, "q p"], table: _Scored) -> LossOutput:
@@ -114,14 +107,7 @@ def distillation_kl(
       "divided by it: 1 for the logits of a cross-encoder."
     )
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    del rng, embed_dim, data
-    return initial_params(student), {}
-
-  def apply(
-    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
-  ) -> tuple[LossOutput, Any]:
-    del rng, train
+  def compute(params: Mapping[str, Array], batch: EmbeddedBatch) -> LossOutput:
     table = _scored(batch, score)
     logit_scale = scale(student, params).astype(table.student.dtype)
     # Distinct candidates: sums of 1/m are whole up to rounding, so 1.5 is nobody's number.
@@ -132,9 +118,9 @@ def distillation_kl(
     divergence = jnp.sum(jnp.where(allowed, jnp.exp(target) * (target - predicted), 0), axis=1)
     output = _output(divergence, allowed, table)
     metrics = {**output.metrics, "temperature": 1 / logit_scale, "logit_scale": logit_scale}
-    return LossOutput(output.loss, metrics), state
+    return LossOutput(output.loss, metrics)
 
-  return Loss(init, apply, REQUIRES)
+  return parametric(functools.partial(initial_params, student), compute, requires=REQUIRES)
 
 
 def margin_mse(*, score: Score = scoring.dot, score_scale: float = 1.0) -> Loss:

@@ -55,7 +55,9 @@ def in_batch_softmax(
   `in_batch_softmax(temperature=1.0)` is log(1 + e^-1).
   """
   terms = _directions(bidirectional)
-  return softmax.make("in_batch_softmax", Softmax(terms, temperature, score, mask_false_negatives, options))
+  return softmax.softmax_loss(
+    "in_batch_softmax", Softmax(terms, temperature, score, mask_false_negatives, options)
+  )
 
 
 def samtone(
@@ -95,7 +97,7 @@ def samtone(
       "bidirectional=False leaves out. Set bidirectional=True, or side='query'."
     )
   terms = _directions(bidirectional, query_side=side != "passage", passage_side=side != "query")
-  return softmax.make("samtone", Softmax(terms, temperature, score, mask_false_negatives, options))
+  return softmax.softmax_loss("samtone", Softmax(terms, temperature, score, mask_false_negatives, options))
 
 
 def pair(
@@ -126,7 +128,9 @@ def pair(
     raise UserError(f"pair: alpha is {alpha}; expected the share of the passage-centric loss, in [0, 1].")
   plain = tuple(term._replace(weight=(1 - alpha) * term.weight) for term in _directions(bidirectional))
   centric = Term(alpha, ("passage_passage",), int(positive_in_denominator))
-  return softmax.make("pair", Softmax((*plain, centric), temperature, score, mask_false_negatives, options))
+  return softmax.softmax_loss(
+    "pair", Softmax((*plain, centric), temperature, score, mask_false_negatives, options)
+  )
 
 
 def joint_softmax(
@@ -163,7 +167,9 @@ def joint_softmax(
       )
   ordered: tuple[Block, ...] = tuple(JOINT_BLOCKS[block] for block in JOINT_BLOCKS if block in blocks)
   term = Term(1.0, ordered, 1 + ("passage_query" in blocks))
-  return softmax.make("joint_softmax", Softmax((term,), temperature, score, mask_false_negatives, options))
+  return softmax.softmax_loss(
+    "joint_softmax", Softmax((term,), temperature, score, mask_false_negatives, options)
+  )
 
 
 def _directions(

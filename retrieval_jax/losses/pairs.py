@@ -132,6 +132,14 @@ def owned(rows: Pairs, passages: Passages) -> Bool[Array, "q p"]:
   return rows.queries.index[:, None] == passages.owner[None, :]
 
 
+def copies(rows: Int[AnyArray, "p"], present: Bool[Array, "p"]) -> Int[Array, "p"]:
+  """Returns how many present candidates have each one's row; 1 for row -1, which equals nothing. O(p log p)."""
+  rows = jnp.where(present, jnp.asarray(rows), -1)
+  ordered = jnp.sort(rows)
+  count = jnp.searchsorted(ordered, rows, side="right") - jnp.searchsorted(ordered, rows, side="left")
+  return jnp.where(rows >= 0, count, 1)
+
+
 def without_padding(
   batch: EmbeddedBatch, queries: Queries, passages: Passages
 ) -> tuple[Float[Array, "q d"], Float[Array, "p d"]]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from retrieval_jax import scoring
 from retrieval_jax.losses import bias as biases
 from retrieval_jax.losses import pairs
 from retrieval_jax.losses import temperature as temperatures
-from retrieval_jax.losses.base import DataSizes, Loss, stateless
+from retrieval_jax.losses.base import Loss, parametric, stateless
 from retrieval_jax.losses.bias import Bias
 from retrieval_jax.losses.temperature import Temperature
 from retrieval_jax.records import EmbeddedBatch, LossOutput
@@ -91,14 +91,10 @@ def binary_cross_entropy(
   name = "binary_cross_entropy"
   temperature, bias = temperatures.checked(name, temperature), biases.checked(name, bias)
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    del rng, embed_dim, data
-    return temperatures.initial_params(temperature) | biases.initial_params(bias), {}
+  def initial() -> Mapping[str, Array]:
+    return temperatures.initial_params(temperature) | biases.initial_params(bias)
 
-  def apply(
-    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
-  ) -> tuple[LossOutput, Any]:
-    del rng, train
+  def compute(params: Mapping[str, Array], batch: EmbeddedBatch) -> LossOutput:
     scores, targets, weights = _own_pairs(batch, score)
     scale = temperatures.scale(temperature, params).astype(scores.dtype)
     added = biases.value(bias, params).astype(scores.dtype)
@@ -114,6 +110,6 @@ def binary_cross_entropy(
       "logit_scale": scale,
       "bias": added,
     }
-    return LossOutput(jnp.sum(weights * losses), metrics), state
+    return LossOutput(jnp.sum(weights * losses), metrics)
 
-  return Loss(init, apply, REQUIRES)
+  return parametric(initial, compute, requires=REQUIRES)

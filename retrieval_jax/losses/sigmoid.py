@@ -1,7 +1,8 @@
 """The sigmoid loss of SigLIP: every pair of the batch is a yes-or-no question of its own, without a softmax."""
 
+import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.losses import bias as biases
 from retrieval_jax.losses import pairs
 from retrieval_jax.losses import temperature as temperatures
-from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.base import Loss, parametric
 from retrieval_jax.losses.bias import Bias
 from retrieval_jax.losses.temperature import Temperature
 from retrieval_jax.records import EmbeddedBatch, LossOutput
@@ -105,14 +106,7 @@ def sigmoid(
     temperatures.checked("sigmoid", temperature), biases.checked("sigmoid", bias), known_positives, score
   )
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    del rng, embed_dim, data
-    return temperatures.initial_params(options.temperature) | biases.initial_params(options.bias), {}
+  def initial() -> Mapping[str, Array]:
+    return temperatures.initial_params(options.temperature) | biases.initial_params(options.bias)
 
-  def apply(
-    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
-  ) -> tuple[LossOutput, Any]:
-    del rng, train
-    return _compute(params, batch, options), state
-
-  return Loss(init, apply)
+  return parametric(initial, functools.partial(_compute, options=options))

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float
 from retrieval_jax import scoring, sharding
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses import pairs, temperature, tiled_softmax
-from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.base import Loss, parametric
 from retrieval_jax.losses.pairs import Block
 from retrieval_jax.losses.softmax_terms import (
   Columns,
@@ -30,7 +29,7 @@ PLAIN_UP_TO = 2**22
 TILE_ELEMENTS = 2**24
 
 
-def make(name: str, spec: Softmax) -> Loss:
+def softmax_loss(name: str, spec: Softmax) -> Loss:
   """Returns the Loss of a specification; `name` stands in messages."""
   spec = spec._replace(temperature=temperature.checked(name, spec.temperature))
   check_options(name, spec.options, {block for term in spec.terms for block in term.blocks})
@@ -39,17 +38,8 @@ def make(name: str, spec: Softmax) -> Loss:
       f"{name}: rows_per_tile needs scoring.cosine or scoring.dot as the score; leave it out with a score of your own."
     )
 
-  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    del rng, embed_dim, data
-    return temperature.initial_params(spec.temperature), {}
-
-  def apply(
-    params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
-  ) -> tuple[LossOutput, Any]:
-    del rng, train
-    return _compute(params, batch, spec), state
-
-  return Loss(init, apply)
+  initial = functools.partial(temperature.initial_params, spec.temperature)
+  return parametric(initial, functools.partial(_compute, spec=spec))
 
 
 def _compute(params: Mapping[str, Array], batch: EmbeddedBatch, spec: Softmax) -> LossOutput:

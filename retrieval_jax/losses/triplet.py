@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from retrieval_jax import scoring
+from retrieval_jax import scoring, sharding
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.losses import pairs
 from retrieval_jax.losses.base import Loss, stateless
@@ -43,26 +43,35 @@ def hardest(candidates: Candidates, k: int) -> Candidates:
   """Returns the k highest-scored candidates of each row, best first; all, as they are, where k reaches the columns.
 
   Absent candidates come last and stay absent: a masked positive can never slip in where a row has fewer than k.
-  Of equal scores the smaller column comes first and receives the gradient. Time: k passes over the scores.
+  Of equal scores the smaller column comes first and receives the gradient. Time on several devices: k passes over
+  the scores.
   """
   scores, present = candidates
   if k >= scores.shape[1]:
     return candidates
-  # Not lax.top_k: XLA cannot split it over devices and would bring the whole matrix to each of them.
   ranked = jax.lax.stop_gradient(jnp.where(present, scores, jnp.finfo(scores.dtype).min))
+  mesh = sharding.data_mesh()
+  if mesh is not None and mesh.size == 1:
+    columns = jax.lax.top_k(ranked, k)[1]
+  else:
+    columns = _highest_columns(ranked, k)
+  return Candidates(*(jnp.take_along_axis(x, columns, axis=1) for x in candidates))
+
+
+def _highest_columns(scores: Float[Array, "q x"], k: int) -> Int[Array, "q k"]:
+  """Returns what lax.top_k would, which XLA cannot split over devices: it would bring the whole matrix to each."""
   column = jnp.arange(scores.shape[1])[None, :]
 
   def next_best(last: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
     value, at = (x[:, None] for x in last)
     # Not >=, instead of <: NaN then comes first and reaches the loss, as it must.
-    below = ~(ranked >= value) | ((ranked == value) & (column > at))
-    best = jnp.argmax(jnp.where(below, ranked, -jnp.inf), axis=1)
-    return (jnp.take_along_axis(ranked, best[:, None], axis=1)[:, 0], best), best
+    below = ~(scores >= value) | ((scores == value) & (column > at))
+    best = jnp.argmax(jnp.where(below, scores, -jnp.inf), axis=1)
+    return (jnp.take_along_axis(scores, best[:, None], axis=1)[:, 0], best), best
 
   q = scores.shape[0]
-  start = jnp.full(q, jnp.inf, scores.dtype), jnp.full(q, -1)
-  _, columns = jax.lax.scan(next_best, start, length=k)
-  return Candidates(*(jnp.take_along_axis(x, columns.T, axis=1) for x in candidates))
+  _, columns = jax.lax.scan(next_best, (jnp.full(q, jnp.inf, scores.dtype), jnp.full(q, -1)), length=k)
+  return columns.T
 
 
 def hardest_triplets(
@@ -103,7 +112,7 @@ def hardest_triplets(
 def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   q = batch.query_rows.shape[0]
   queries, passages = pairs.sides(batch)
-  rows = pairs.Pairs(queries, jax.tree.map(lambda x: x[:q], passages))
+  rows = pairs.Pairs(queries, pairs.first(passages, q))
   query, passage = pairs.without_padding(batch, queries, passages)
   to_passages = options.score(query, passage)
   square = to_passages[:, :q]

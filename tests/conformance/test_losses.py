@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import pkgutil
 
 import jax
@@ -15,17 +16,19 @@ from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.bias import learned as learned_bias
 from retrieval_jax.losses.decoupled import decoupled_softmax
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
-from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
+from retrieval_jax.losses.in_batch import in_batch_softmax, joint_softmax, pair, samtone
 from retrieval_jax.losses.matryoshka import matryoshka
 from retrieval_jax.losses.multi_triplet import multi_triplet
 from retrieval_jax.losses.orthogonal import orthogonal
 from retrieval_jax.losses.pointwise import binary_cross_entropy, squared_error
 from retrieval_jax.losses.schedules import stage
 from retrieval_jax.losses.sigmoid import sigmoid
+from retrieval_jax.losses.softmax_terms import Options
 from retrieval_jax.losses.temperature import learned
 from retrieval_jax.losses.triplet import triplet
 from retrieval_jax.losses.weighted_sum import weighted_sum
 from retrieval_jax.records import EmbeddedBatch
+from tests import hlo
 
 Q, N, R, D = 16, 1, 3, 6
 DATA = DataSizes(num_queries=100, num_passages=200)
@@ -38,6 +41,13 @@ LOSSES = {
   "samtone": samtone(temperature=0.1),
   "samtone: one way": samtone(temperature=0.1, bidirectional=False),
   "samtone: both sides": samtone(temperature=0.1, side="both"),
+  "samtone: every option": samtone(
+    temperature=learned(initial=0.1), side="both", options=Options(0.1, 0.1, 0.3, hardness=1.5)
+  ),
+  "samtone: in tiles": samtone(temperature=0.1, side="both", options=Options(rows_per_tile=3)),
+  "pair": pair(temperature=0.1),
+  "pair: as SamToNe prints it": pair(temperature=0.1, positive_in_denominator=False),
+  "joint_softmax": joint_softmax(temperature=0.1),
   "distillation_kl": distillation_kl(temperature=0.5),
   "distillation_kl: learned temperature": distillation_kl(temperature=learned(initial=0.5)),
   "margin_mse": margin_mse(),
@@ -49,7 +59,7 @@ LOSSES = {
   "triplet: weighted, both towers": triplet(
     hardest=3, weighting="softmax", same_tower="both", bidirectional=True
   ),
-  "triplet: all negatives": triplet(hardest=100),
+  "triplet: all negatives": triplet(hardest=300),
   "triplet: unmasked": triplet(mask_false_negatives=False),
   "multi_triplet": multi_triplet(),
   "sigmoid": sigmoid(),
@@ -73,31 +83,37 @@ LOSSES = {
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
 
-def _batch(seed=0, dtype=np.float32):
-  """Sixteen examples with hard negatives; some rows repeat, so every mask has something to hide."""
+def _batch(seed=0, dtype=np.float32, q=Q):
+  """Examples with hard negatives; some rows repeat, so every mask has something to hide."""
   rng = np.random.default_rng(seed)
-  query_rows = rng.integers(0, 10, Q)
-  passage_rows = rng.integers(0, 20, Q * (1 + N))
-  positives = np.concatenate([passage_rows[:Q, None], rng.integers(-1, 20, (Q, R - 1))], axis=1)
+  query_rows = rng.integers(0, 10, q)
+  passage_rows = rng.integers(0, 20, q * (1 + N))
+  positives = np.concatenate([passage_rows[:q, None], rng.integers(-1, 20, (q, R - 1))], axis=1)
   return EmbeddedBatch(
-    query=jnp.asarray(rng.normal(size=(Q, D)), dtype),
-    passage=jnp.asarray(rng.normal(size=(Q * (1 + N), D)), dtype),
+    query=jnp.asarray(rng.normal(size=(q, D)), dtype),
+    passage=jnp.asarray(rng.normal(size=(q * (1 + N), D)), dtype),
     query_rows=query_rows.astype(np.int32),
     passage_rows=passage_rows.astype(np.int32),
     positives=positives.astype(np.int32),
-    weights=rng.uniform(0.5, 1.5, Q).astype(np.float32),
-    targets=rng.uniform(0, 1, Q).astype(np.float32),
+    weights=rng.uniform(0.5, 1.5, q).astype(np.float32),
+    targets=rng.uniform(0, 1, q).astype(np.float32),
     # -inf: the teacher did not score this pair.
     teacher_scores=np.where(
-      rng.random((Q, Q * (1 + N))) < 0.3, -np.inf, rng.normal(size=(Q, Q * (1 + N)))
+      rng.random((q, q * (1 + N))) < 0.3, -np.inf, rng.normal(size=(q, q * (1 + N)))
     ).astype(np.float32),
   )
 
 
 def _value_and_gradient(loss, batch):
   """Returns ((loss, metrics), gradients of (query, passage, params)), jitted."""
+  params, _ = loss.init(jax.random.key(0), embed_dim=D, data=DATA)
+  return _run(loss)(batch.query, batch.passage, params, batch)
+
+
+def _run(loss):
+  """Returns the jitted (query, passage, params, batch) -> ((loss, metrics), gradients)."""
   rng = jax.random.key(0)
-  params, state = loss.init(rng, embed_dim=D, data=DATA)
+  _, state = loss.init(rng, embed_dim=D, data=DATA)
 
   @jax.jit
   def run(query, passage, params, batch):
@@ -107,7 +123,7 @@ def _value_and_gradient(loss, batch):
 
     return jax.value_and_grad(lambda *x: tuple(value(*x)), (0, 1, 2), has_aux=True)(query, passage, params)
 
-  return run(batch.query, batch.passage, params, batch)
+  return run
 
 
 def _select(batch, examples):
@@ -130,11 +146,11 @@ def _assert_close(got, want, tolerance=1e-5):
 
 
 def test_every_public_factory_has_a_row():
-  """A public factory is a function that says it returns a Loss; base.py holds the makers of such, not losses."""
+  """A public factory is a function that says it returns a Loss; base and softmax hold the makers of such, not losses."""
   found = set()
   for module_info in pkgutil.iter_modules(retrieval_jax.losses.__path__, "retrieval_jax.losses."):
     module = importlib.import_module(module_info.name)
-    if module_info.name.endswith(".base"):
+    if module_info.name.endswith((".base", ".softmax")):
       continue
     for name, function in inspect.getmembers(module, inspect.isfunction):
       public = function.__module__ == module_info.name and not name.startswith("_")
@@ -150,6 +166,18 @@ def test_sharded_over_8_devices_equals_1_device(loss):
   sharded = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
   assert len(sharded.query.sharding.device_set) == 8
   _assert_close(_value_and_gradient(loss, sharded), _value_and_gradient(loss, batch))
+
+
+@every_loss
+def test_no_device_holds_a_whole_matrix(loss):
+  """On 8 devices the largest array of loss and gradient is an eighth of [q, p]; a gather would make it whole."""
+  mesh, q = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,)), 128
+  batch = jax.device_put(_batch(q=q), NamedSharding(mesh, PartitionSpec("data")))
+  text = _run(loss).lower(
+    batch.query, batch.passage, loss.init(jax.random.key(0), embed_dim=D, data=DATA)[0], batch
+  )
+  sizes = [math.prod(shape) for shape in hlo.arrays(text.compile().as_text())]
+  assert max(sizes) <= q * q * (1 + N) // 8
 
 
 @every_loss

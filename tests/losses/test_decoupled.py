@@ -1,11 +1,9 @@
 import math
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
@@ -158,23 +156,6 @@ def test_the_temperature_can_be_learned():
   gradient = jax.grad(lambda p: _output(loss, _batch(), p).loss)(params)["log_scale"]
   softmax = np.exp(2 * SCORES) / np.exp(2 * SCORES).sum(axis=1, keepdims=True)
   assert float(gradient) == pytest.approx(2 * ((softmax - np.eye(3, 6)) * SCORES).sum() / 3, rel=1e-5)
-
-
-def test_sharded_loss_holds_no_whole_matrix_on_a_device():
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  q, p = 128, 256
-  batch = _batch(np.zeros((q, p), np.float32))._replace(
-    query=np.zeros((q, 4), np.float32), passage=np.zeros((p, 4), np.float32)
-  )
-  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
-  loss = decoupled_softmax(bidirectional=True)
-
-  def value(query, passage, batch):
-    return _output(loss, batch._replace(query=query, passage=passage)).loss
-
-  compiled = jax.jit(jax.grad(value, (0, 1))).lower(batch.query, batch.passage, batch).compile()
-  shapes = re.findall(r"\b(?:f32|s32|pred)\[([\d,]+)\]", compiled.as_text())
-  assert max(math.prod(map(int, shape.split(","))) for shape in shapes) == q * p // 8
 
 
 def test_temperature_must_be_positive():

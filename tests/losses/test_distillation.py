@@ -1,13 +1,11 @@
 """Distillation losses: values by hand, who is a candidate, copies of a passage, rows that contribute nothing."""
 
 import math
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.base import DataSizes
@@ -175,22 +173,6 @@ def test_float64_stays_float64():
     for loss in (distillation_kl(temperature=1.0), margin_mse()):
       output, _ = loss.apply({}, {}, batch, rng=None, train=True)
       assert output.loss.dtype == np.float64
-
-
-@pytest.mark.parametrize("loss", [distillation_kl(), margin_mse()])
-def test_on_8_devices_none_holds_a_whole_matrix(loss):
-  """The largest array of loss and gradient is an eighth of [q, p]: the rows of scores and teacher_scores stay apart."""
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  batch = _batch(np.zeros((128, 256)), np.zeros((128, 256)))
-  batch = batch._replace(query=np.zeros((128, 4), np.float32), passage=np.zeros((256, 4), np.float32))
-  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
-
-  def value(query, passage, batch):
-    return loss.apply({}, {}, batch._replace(query=query, passage=passage), rng=None, train=True)[0].loss
-
-  compiled = jax.jit(jax.grad(value, (0, 1))).lower(batch.query, batch.passage, batch).compile()
-  shapes = re.findall(r"\b(?:f32|s32|pred)\[([\d,]+)\]", compiled.as_text())
-  assert max(math.prod(map(int, shape.split(","))) for shape in shapes) == 128 * 256 // 8
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
 import json
-import math
-import re
 
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
@@ -361,21 +358,6 @@ def test_many_known_positives_build_no_cube():
         yield from sizes(inner)
 
   assert max(sizes(traced.jaxpr)) <= 64 * 512
-
-
-def test_sharded_loss_holds_no_whole_matrix_on_a_device():
-  """On 8 devices the largest array of loss and gradient is an eighth of [q, p]; a gather would make it whole."""
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  batch = _batch(np.zeros((128, 4), np.float32), np.zeros((256, 4), np.float32))
-  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
-  loss = samtone(side="both")
-
-  def value(query, passage, batch):
-    return loss.apply({}, {}, batch._replace(query=query, passage=passage), rng=None, train=True)[0].loss
-
-  compiled = jax.jit(jax.grad(value, (0, 1))).lower(batch.query, batch.passage, batch).compile()
-  shapes = re.findall(r"\b(?:f32|s32|pred)\[([\d,]+)\]", compiled.as_text())
-  assert max(math.prod(map(int, shape.split(","))) for shape in shapes) == 128 * 256 // 8
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------

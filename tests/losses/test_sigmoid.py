@@ -1,11 +1,9 @@
 import math
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
@@ -127,29 +125,6 @@ def test_float64_is_kept():
       sigmoid(temperature=0.5, bias=-1.0, score=scoring.dot), _batch(SCORES.astype(np.float64))
     )
     assert output.loss.dtype == np.float64
-
-
-def test_sharded_loss_holds_no_whole_matrix_on_a_device():
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  q, p = 128, 256
-  batch = EmbeddedBatch(
-    np.zeros((q, 4), np.float32),
-    np.zeros((p, 4), np.float32),
-    np.arange(q),
-    np.arange(p),
-    np.arange(q)[:, None],
-    np.ones(q, np.float32),
-  )
-  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
-  loss = sigmoid()
-  params, _ = loss.init(jax.random.key(0), embed_dim=4, data=DataSizes(9, 9))
-
-  def value(query, passage, params, batch):
-    return _output(loss, batch._replace(query=query, passage=passage), params).loss
-
-  compiled = jax.jit(jax.grad(value, (0, 1, 2))).lower(batch.query, batch.passage, params, batch).compile()
-  shapes = re.findall(r"\b(?:f32|s32|pred)\[([\d,]+)\]", compiled.as_text())
-  assert max(math.prod(map(int, shape.split(","))) for shape in shapes) == q * p // 8
 
 
 @pytest.mark.parametrize(

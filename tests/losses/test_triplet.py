@@ -1,14 +1,13 @@
 import json
 import math
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from retrieval_jax import scoring
+from retrieval_jax import scoring, sharding
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.triplet import Candidates, hardest, hardest_triplets, triplet
 from retrieval_jax.records import EmbeddedBatch
@@ -331,25 +330,6 @@ def test_a_batch_where_all_know_all_contributes_nothing():
   }
 
 
-@pytest.mark.parametrize(
-  "loss",
-  [triplet(hardest=5), triplet(hardest=5, weighting="softmax", same_tower="both", bidirectional=True)],
-  ids=["plain", "everything"],
-)
-def test_sharded_loss_holds_no_whole_matrix_on_a_device(loss):
-  """On 8 devices the largest array of loss and gradient is an eighth of [q, p]; lax.top_k would gather it whole."""
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  batch = _batch(np.zeros((128, 4), np.float32), np.zeros((256, 4), np.float32))
-  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
-
-  def value(query, passage, batch):
-    return _output(loss, batch._replace(query=query, passage=passage)).loss
-
-  compiled = jax.jit(jax.grad(value, (0, 1))).lower(batch.query, batch.passage, batch).compile()
-  shapes = re.findall(r"\b(?:f32|s32|pred)\[([\d,]+)\]", compiled.as_text())
-  assert max(math.prod(map(int, shape.split(","))) for shape in shapes) == 128 * 256 // 8
-
-
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -369,3 +349,17 @@ def test_sharded_loss_holds_no_whole_matrix_on_a_device(loss):
 def test_options_out_of_range(options, message):
   with pytest.raises(UserError, match=message):
     triplet(**options)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_one_device_and_several_choose_the_same_columns(k):
+  """On one device lax.top_k, on several passes of argmax: ties go to the smaller column; NaN comes first."""
+  scores = jnp.array([[0.5, 0.1, 0.5, 0.5, -0.2, 0.0, 0.3, 0.5], [0.1, 0.9, 0.7, 0.7, 0.7, -0.1, 0.2, 0.1]])
+  candidates = Candidates(scores, jnp.array([[1, 1, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 1, 1, 1]], bool))
+  mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+  with sharding.constraining(None, sharding.DataMesh(mesh, "data")):
+    alone = hardest(candidates, k)
+    broken = hardest(candidates._replace(scores=scores.at[1, 4:6].set(math.nan)), k)
+  assert math.isnan(float(broken.scores[1, 0]))
+  np.testing.assert_array_equal(alone.scores, hardest(candidates, k).scores)
+  np.testing.assert_array_equal(alone.present, hardest(candidates, k).present)

@@ -64,7 +64,8 @@ def initial_params(temperature: Temperature) -> dict[str, Float[Array, ""]]:
 
 
 def scale(temperature: Temperature, params: Mapping[str, Float[Array, ""]]) -> Float[Array, ""]:
-  """Returns 1 / temperature, a differentiable scalar (float32, or float64 under enable_x64)."""
+  """Returns 1 / temperature, a differentiable scalar: of the parameter's type if it is learned, else float32, or float64
+  under enable_x64."""
   if isinstance(temperature, LearnedTemperature):
     bounds = -math.log(temperature.maximum), -math.log(temperature.minimum)
     return jnp.exp(_bounded(params[PARAMETER], *bounds))

@@ -157,6 +157,9 @@ def _warn_of_collapse(name: str, geometry: Mapping[str, float]) -> None:
 def write_run(path: pathlib.Path, result: EvaluationResult, *, depth: int, tag: str) -> None:
   """Writes a TREC run file: `query Q0 passage rank score tag`, one line a result, best first.
 
+  Tools that read it forget the rank, sort by score and order equal ones by id; so a score that is not below the one
+  above it is written as the next float32 below that one, and their order is ours.
+
   Ids with white space cannot stand in that format; they raise UserError naming the id.
   """
   with atomic_write(path) as file:
@@ -164,11 +167,23 @@ def write_run(path: pathlib.Path, result: EvaluationResult, *, depth: int, tag: 
       result.data.examples, result.ranking.rows[:, :depth], result.ranking.scores[:, :depth], strict=True
     ):
       query_id = _token(result.data.queries.ids[int(row)])
-      for rank, (passage, score) in enumerate(zip(passages, scores, strict=True), start=1):
-        if passage >= 0:
-          file.write(
-            f"{query_id} Q0 {_token(result.data.passages.ids[int(passage)])} {rank} {score:.6f} {tag}\n"
-          )
+      found = passages >= 0
+      for rank, (passage, score) in enumerate(
+        zip(passages[found], strictly_decreasing(scores[found]), strict=True), start=1
+      ):
+        passage_id = _token(result.data.passages.ids[int(passage)])
+        file.write(f"{query_id} Q0 {passage_id} {rank} {score!s} {tag}\n")
+
+
+def strictly_decreasing(scores: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
+  """Returns float32 scores, best first, each lowered as little as it takes to lie below the one before it.
+
+  Example: `strictly_decreasing(np.array([1.0, 1.0, 0.5]))` is `[1, 0.99999994, 0.5]`.
+  """
+  lowered = np.array(scores, np.float32)
+  for i in range(1, len(lowered)):
+    lowered[i] = min(lowered[i], np.nextafter(lowered[i - 1], np.float32(-np.inf)))
+  return lowered
 
 
 def _token(identifier: str) -> str:

@@ -16,6 +16,7 @@ PREFIX = "checkpoint"
 FORMAT = 1
 ARCHITECTURE = "architecture than the configured model"
 OPTIMIZER = "optimizer than the configured one, or of other optimizer options"
+LOSS = "loss than the configured one"
 
 
 class CheckpointPolicy(NamedTuple):
@@ -105,6 +106,7 @@ class Checkpoints:
       "step": step,
       "parameters": parameter_table(state.params),
       "optimizer": parameter_table(state.opt_state),
+      "loss_state": parameter_table(state.loss_state),
     }
     self._manager.save(
       step,
@@ -136,6 +138,8 @@ class Checkpoints:
             f"another MODEL_DIR and start from these: --gin_file={self.folder / 'model.gin'}."
           )
         self._check_same(step, OPTIMIZER, saved["optimizer"], parameter_table(target.opt_state))
+        if "loss_state" in saved:  # not written before losses had a state
+          self._check_same(step, LOSS, saved["loss_state"], parameter_table(target.loss_state))
         restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
       except UserError:
         raise

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from retrieval_jax.errors import UserError
+
 
 def test_the_second_stage_of_pair_begins_at_its_step_whether_or_not_the_run_was_resumed(
   launch, tiny, tmp_path
@@ -53,3 +55,18 @@ def test_a_reference_without_parentheses(process, tiny, tmp_path, terms, message
   assert done.returncode == 2
   assert message in done.stderr
   assert not (tmp_path / "run").exists()
+
+
+def test_going_on_with_a_loss_of_another_state_says_so(launch, tiny, tmp_path):
+  """The checkpoint is whole; only the loss is another one."""
+  flags = (*tiny, f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  launch("train", *flags, "--gin.TRAIN_STEPS=1")
+  with pytest.raises(
+    UserError, match=r"checkpoint 1 is of another loss than the configured one:\n  step: only in"
+  ):
+    launch("train", *flags, "--gin_file=losses/samtone_orthogonal.gin", "--gin.TRAIN_STEPS=2")
+  with pytest.raises(
+    UserError, match=r"checkpoint 1 is of another architecture.*\n  loss/log_scale: only in"
+  ):
+    launch("train", *flags, "--gin_file=softmax/learned_temperature.gin", "--gin.TRAIN_STEPS=2")
+  launch("train", *flags, "--gin.TRAIN_STEPS=2")

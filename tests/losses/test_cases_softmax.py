@@ -26,13 +26,17 @@ from retrieval_jax.records import EmbeddedBatch
 Q = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
 P = np.array([[0.8, 0.6], [0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
 FAMILY = {
-  "one way": lambda **k: in_batch_softmax(bidirectional=False, **k),
   "bidirectional": in_batch_softmax,
   "samtone both": lambda **k: samtone(side="both", **k),
   "pair": pair,
   "joint": joint_softmax,
 }
 family = pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
+# All of them in the plain form; those with every block in tiles too.
+FORMS = [(name, 0) for name in FAMILY] + [("samtone both", 2), ("joint", 2)]
+forms = pytest.mark.parametrize(
+  ("make", "tile"), [(FAMILY[name], tile) for name, tile in FORMS], ids=[f"{n} {t}" for n, t in FORMS]
+)
 tiles = pytest.mark.parametrize("tile", [0, 2], ids=["plain", "tiled"])
 
 
@@ -74,8 +78,7 @@ def _metric(loss, batch, name):
 # --- 1, 2: false negatives ----------------------------------------------------------------------------------------
 
 
-@tiles
-@family
+@forms
 def test_a_batch_that_knows_only_one_passage_has_nothing_to_learn(make, tile):
   """All four passages are one text: no term of any loss of the family pushes it away from a query."""
   batch = _batch(passage=P[[0, 0, 0, 0]], passage_rows=[5] * 4)
@@ -98,8 +101,7 @@ def test_a_duplicate_positive_leaves_the_other_examples_their_negatives():
   assert _metric(loss, batch, "negatives") == pytest.approx((2 + 2 + 3 + 3) / 4)
 
 
-@tiles
-@family
+@forms
 def test_a_query_repeated_in_every_row_has_no_negatives(make, tile):
   """One query exploded into four rows, one for each of its four passages."""
   batch = _batch(query=Q[[0, 0, 0, 0]], query_rows=[7] * 4)
@@ -185,8 +187,7 @@ def test_the_loss_and_its_count_grow_with_the_number_of_hard_negatives(tile):
   assert np.all(np.diff(values) > 0.1)
 
 
-@tiles
-@family
+@forms
 def test_fewer_hard_negatives_than_slots(make, tile):
   """With all three slots of each query empty, as without any; with 3, 1, 0 and 2 of them filled, those alone count."""
   loss = make(temperature=0.5, options=Options(rows_per_tile=tile))
@@ -295,8 +296,7 @@ def test_the_log_has_the_temperature_and_the_scale(make, temperature):
 # --- 25: padding --------------------------------------------------------------------------------------------------
 
 
-@tiles
-@family
+@forms
 def test_three_examples_padded_to_eight_are_three_examples(make, tile):
   pad = 5
   three = _batch(Q[:3], P[:3])
@@ -320,8 +320,7 @@ def test_three_examples_padded_to_eight_are_three_examples(make, tile):
 # --- 27, 28, 29: numbers ------------------------------------------------------------------------------------------
 
 
-@tiles
-@family
+@forms
 def test_float16_rows_without_negatives_are_finite_and_0(make, tile):
   """In float16 a mask of -1e9 is -inf and the softmax of a fully masked row NaN; logits of scale 100 are added to it."""
   batch = _batch(Q.astype(np.float16), P.astype(np.float16), query_rows=[4] * 4)
@@ -341,8 +340,7 @@ def test_one_row_without_negatives_among_others_weighs_nothing(tile):
   assert _value(loss, batch) == pytest.approx(each[1:].sum() / 4, rel=1e-6)
 
 
-@tiles
-@family
+@forms
 def test_one_zero_embedding_on_each_side(make, tile):
   """What an empty text may become: the loss and the gradients of all rows stay finite."""
   query = np.concatenate([np.zeros((1, 2)), Q[1:]]).astype(np.float32)

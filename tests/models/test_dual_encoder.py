@@ -142,6 +142,15 @@ def test_unknown_activation_dtype():
     dual_encoder(TOWER).with_dtype("bfloat")
 
 
+@pytest.mark.parametrize("dtype", ["float16", "fp16", "half"])
+def test_float16_is_refused(dtype):
+  """A T5's MLP goes past its largest number, 65504; bfloat16 has float32's range."""
+  with pytest.raises(UserError, match="ACTIVATION_DTYPE to 'float32' or 'bfloat16'"):
+    dual_encoder(TOWER).with_dtype(dtype)
+  with pytest.raises(UserError, match=f"activation dtype '{dtype}'"):
+    dual_encoder(Tower(BERT.clone(dtype=dtype), vocab_size=V))
+
+
 def test_sde_refuses_two_towers():
   with pytest.raises(UserError, match="one tower for both sides, got two different towers"):
     dual_encoder(TOWER, passage_tower=TOWER.clone(vocab_size=V + 1))

@@ -164,3 +164,23 @@ def test_initial_scales():
   }
   for name, (value, expected) in deviations.items():
     assert_allclose(np.std(value), expected, rtol=0.1, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_past_the_largest_float16_stay_finite(dtype):
+  """The published large T5s reach 66246 in the MLP's output; 1e6 here. Embeddings and gradients are finite."""
+  model = dual_encoder(TOWER).with_dtype(dtype)
+  tokens = np.arange(1, 9, dtype=np.int32).reshape(2, 4)
+  params = jax.jit(model.init)(jax.random.key(0))
+  largest = jax.tree.map(lambda x: x, params)
+  for layer in ("layers_0", "layers_1"):
+    kernel = largest["encoder"][layer]["mlp"]["wo"]["kernel"]
+    largest["encoder"][layer]["mlp"]["wo"]["kernel"] = kernel * 1e6
+
+  def outer(params):
+    embeddings = model.encode_queries(params, tokens)
+    return jnp.sum(embeddings * jnp.arange(16)[None, :]), embeddings
+
+  gradient, embeddings = jax.jit(jax.grad(outer, has_aux=True))(largest)
+  assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

@@ -18,7 +18,7 @@ NODE = re.compile(r"`([^`]+)::([^`]+)`")
 
 
 @functools.cache
-def tests_in(file: str) -> set[str]:
+def functions_in(file: str) -> set[str]:
   tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
   return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -35,5 +35,5 @@ def test_a_case_names_tests_that_exist_or_says_why_there_are_none(row):
   assert found or tests.startswith("not yet: "), case
   for file, name in found:
     assert name.startswith("test_")
-    assert name in tests_in(file), f"case {case}: {file} has no {name}"
+    assert name in functions_in(file), f"case {case}: {file} has no {name}"
   assert tests.count("::") == len(found), f"case {case}: write each test as `file::name`"

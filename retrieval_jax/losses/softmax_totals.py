@@ -46,7 +46,7 @@ class Totals(NamedTuple):
   @property
   def logsumexp(self) -> Float[Array, "q"]:
     """The log of the sum of e^logit; the lowest finite number for a row without negatives."""
-    some = self.total > 0
+    some = self.total != 0  # not > 0, which would take NaN for a row without negatives
     lowest = jnp.finfo(self.total.dtype).min
     return jnp.where(some, self.top + jnp.log(jnp.where(some, self.total, 1)), lowest)
 

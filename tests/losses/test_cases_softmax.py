@@ -353,3 +353,14 @@ def test_one_zero_embedding_on_each_side(make, tile):
 def test_zero_embeddings_and_inner_products(make):
   found = _run(make(temperature=0.01, score=scoring.dot), _batch(np.zeros((4, 2)), np.zeros((4, 2))))
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+
+
+@forms
+def test_nan_in_an_embedding_reaches_the_loss(make, tile):
+  """On either side and in a hard negative: it is never taken for a masked candidate."""
+  hard = Q[:, ::-1]
+  loss = make(temperature=0.5, options=Options(rows_per_tile=tile))
+  for side, row in (("query", 1), ("passage", 1), ("passage", 5)):
+    batch = _batch(passage=np.concatenate([P, hard]))
+    spoiled = getattr(batch, side).at[row, 0].set(np.nan)
+    assert np.isnan(_value(loss, batch._replace(**{side: spoiled}))), (side, row)

@@ -133,6 +133,7 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     "task": data.name,
     "task_fingerprint": data.fingerprint,
     "batch_size": recipe.batcher.batch_size,
+    "microbatches": recipe.step.microbatches,
     "seed": seed,
   }
 
@@ -145,6 +146,7 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       "Resume with the same, or start in another MODEL_DIR."
     )
   check_computation(folder, saved, now)
-  for name in ("task", "task_fingerprint", "batch_size", "seed"):
+  saved = {"microbatches": 1, **saved}  # what checkpoints meant before there were any
+  for name in ("task", "task_fingerprint", "batch_size", "microbatches", "seed"):
     if saved.get(name) != now[name]:
       print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

@@ -15,6 +15,7 @@ from retrieval_jax.chunked_encoding import encode_in_chunks, spread
 from retrieval_jax.freezing import freeze
 from retrieval_jax.losses import in_batch
 from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.softmax_terms import Options
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.feature_bag import FeatureBagTower
@@ -185,8 +186,11 @@ def test_microbatches_give_the_mean_of_their_gradients():
 
 
 def test_microbatches_on_a_mesh_take_a_part_of_every_shard():
-  loss, rows = in_batch.in_batch_softmax(temperature=0.1), batch(8, hard=1)
-  sharded, _ = update(bert(), loss, rows, StepOptions(chunks=2, microbatches=2), devices=4)
+  loss, rows = in_batch.samtone(temperature=0.1), batch(8, hard=1)
+  tiled = in_batch.samtone(
+    temperature=0.1, options=Options(rows_per_tile=1)
+  )  # a kernel of its own on the mesh
+  sharded, _ = update(bert(), tiled, rows, StepOptions(chunks=2, microbatches=2), devices=4)
   # Shard s holds the rows 2s and 2s + 1, so the microbatches are the even and the odd rows.
   moved = examples(rows, np.array([0, 2, 4, 6, 1, 3, 5, 7]))
   assert_close(sharded, update(bert(), loss, moved, StepOptions(microbatches=2))[0])

@@ -46,3 +46,9 @@ def test_steps_that_are_not_finite_are_left_out_and_counted_until_there_are_too_
   said = capsys.readouterr()
   assert "up to 2 steps that are not finite are left out" in said.out
   assert said.err.count("its update was left out") == 2
+
+
+def test_resuming_with_other_microbatches_is_said(launch, tiny, tmp_path, capsys):
+  launch("train", *flags_of(tiny, tmp_path / "run", "--gin.TRAIN_STEPS=1"))
+  launch("train", *flags_of(tiny, tmp_path / "run", "--gin.TRAIN_STEPS=2", "--gin.TRAIN_MICROBATCHES=2"))
+  assert "warning: resuming with microbatches 2, was 1" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from retrieval_jax.records import EmbeddedBatch, LossOutput
 
 # A matrix of float32 logits of this many elements a device (16 MiB) is not worth cutting up.
 PLAIN_UP_TO = 2**22
-TILE_ELEMENTS = 2**24
+TILE_ELEMENTS = 2**23
 
 
 def softmax_loss(name: str, spec: Softmax) -> Loss:
@@ -59,13 +59,18 @@ def _compute(params: Mapping[str, Array], batch: EmbeddedBatch, spec: Softmax) -
 
 
 def _rows_per_tile(spec: Softmax, columns: Columns) -> int:
-  """Returns how many rows of logits to hold at once; 0: all, in the plain form."""
+  """Returns how many rows of logits to hold at once; 0: all, in the plain form.
+
+  On several devices the tiled form is taken at any size: XLA would gather the queries of the plain one twice, forward
+  and backward.
+  """
   if spec.options.rows_per_tile is not None:
     return spec.options.rows_per_tile
-  mesh = sharding.data_mesh()
-  rows = columns.query.shape[0] // (mesh.size if mesh else 1)
-  width = columns.passage.shape[0]
-  if rows * width <= PLAIN_UP_TO or scoring.preparation(spec.score) is None:
+  if scoring.preparation(spec.score) is None:
+    return 0
+  mesh, width = sharding.data_mesh(), columns.passage.shape[0]
+  split = mesh is not None and mesh.size > 1
+  if not split and columns.query.shape[0] * width <= PLAIN_UP_TO:
     return 0
   return min(max(TILE_ELEMENTS // width, 64), 512)
 

@@ -169,7 +169,8 @@ def scored(spec: Softmax, block: Block, scores: Float[Array, "q x"], rows: Rows,
     in_batch=options.in_batch_negatives,
   )
   if options.score_margin is not None:
-    allowed = allowed & (scores <= rows.positive[:, None] + options.score_margin)
+    # Not <=: a score of NaN stays, so that the loss shows it.
+    allowed = allowed & ~(scores > rows.positive[:, None] + options.score_margin)
   return Scored(scores, allowed, hardness(options, block, scores, rows.pairs, columns.passages))
 
 

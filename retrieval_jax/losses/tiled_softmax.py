@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from retrieval_jax import sharding
 from retrieval_jax.losses import pairs
@@ -62,6 +62,12 @@ class _Work(NamedTuple):
   columns: Columns
   positive: Float[Array, "q"]  # of all examples
   scale: Float[Array, ""]
+  start: Int[Array, ""] | int  # of the device's rows among all
+
+  @property
+  def every_query(self) -> bool:
+    """Whether the device's rows have a gradient by all queries, or by their own alone."""
+    return any("query_query" in term.blocks for term in self.spec.terms)
 
   def scored(self, block: Block, rows: Rows) -> Scored:
     scores = scores_of(self.spec, block, rows, self.columns)
@@ -72,8 +78,9 @@ class _Work(NamedTuple):
 
 
 class _Tile(NamedTuple):
-  """Some rows of a device: examples, weights, and what the first sweep found of them."""
+  """Some rows of a device: examples, weights, and what the first sweep found of them. start: among the device's."""
 
+  start: Int[Array, ""]
   rows: Rows
   weights: Float[Array, "q"]
   found: tuple[TermRows | None, ...]  # of the terms with the block passage_query
@@ -150,7 +157,7 @@ def _shard(
   rows = Rows(
     Pairs(identities.queries, jax.tree.map(take, columns.passages)), embeddings.query, own, positive
   )
-  work = _Work(spec, columns, exchange.gather(positive), exchange.varying(embeddings.scale))
+  work = _Work(spec, columns, exchange.gather(positive), exchange.varying(embeddings.scale), start)
 
   first = _first_sweep(work, _cut(rows, tile), exchange, take)
   found = tuple(
@@ -169,16 +176,15 @@ def _shard(
     for term, one in zip(spec.terms, found, strict=True)
     if one is not None
   ]
-  tiles = _cut(_Tile(rows, identities.weights, found, first.get(BACK)), tile)
-  sums, (by_rows, by_columns) = _second_sweep(work, tiles, back_terms, exchange, gradient)
-  if not gradient:
+  parts = _cut((rows, identities.weights, found, first.get(BACK)), tile)
+  count, size = parts[1].shape
+  tiles = _Tile(size * jnp.arange(count), *parts)
+  sums, by = _second_sweep(work, tiles, back_terms, exchange, mine if gradient else 0)
+  if by is None:
     return sums, jax.tree.map(jnp.zeros_like, embeddings)
-  query, passage = (x.reshape(-1, x.shape[-1])[:mine] for x in by_rows)
-  if any("query_query" in term.blocks for term in spec.terms):
-    query += exchange.scatter(by_columns.query)
-  passage += jax.lax.dynamic_slice_in_dim(by_columns.passage, start, mine)
-  passage = jax.lax.dynamic_update_slice_in_dim(by_columns.passage, passage, start, 0)
-  return sums, _Embeddings(query, exchange.scatter(passage), exchange.sum(by_columns.scale))
+  query = exchange.scatter(by.query[: work.columns.query.shape[0]]) if work.every_query else by.query[:mine]
+  passage = exchange.scatter(by.passage[: work.columns.passage.shape[0]])
+  return sums, _Embeddings(query, passage, exchange.sum(by.scale))
 
 
 def _cut(tree: Any, tile: int) -> Any:
@@ -202,7 +208,7 @@ def _back(
   related = pairs.relevant if spec.mask_false_negatives else pairs.own
   allowed = ~related(rows.pairs.queries, positives) & rows.pairs.queries.present[:, None]
   if spec.options.score_margin is not None:
-    allowed &= scores <= work.positive[None, :] + spec.options.score_margin
+    allowed &= ~(scores > work.positive[None, :] + spec.options.score_margin)
   block = Scored(scores, allowed, hardness(spec.options, BACK, scores, rows.pairs, positives))
   return block.logits(work.scale), allowed
 
@@ -239,14 +245,15 @@ def _first_sweep(
 
 
 def _second_sweep(
-  work: _Work, tiles: _Tile, back_terms: list[_BackTerm], exchange: Exchange, gradient: bool
-) -> tuple[_Sums, Any]:
-  """Returns the sums over all devices, and (gradient of the rows by tile, _Embeddings of the columns' gradient)."""
+  work: _Work, tiles: _Tile, back_terms: list[_BackTerm], exchange: Exchange, mine: int
+) -> tuple[_Sums, _Embeddings | None]:
+  """Returns the sums over all devices, and this device's part of the gradient by all embeddings (by its own `mine`
+  queries unless work.every_query), with what fills up the last tile after it; None for mine 0."""
   spec, scale = work.spec, work.scale
   wanted: dict[Block, None] = {block: None for term in spec.terms for block in term.blocks if block != BACK}
 
-  def sweep(carry: tuple[_Sums, Any], tile: _Tile) -> tuple[tuple[_Sums, Any], Any]:
-    sums, by_columns = carry
+  def sweep(carry: tuple[_Sums, Any], tile: _Tile) -> tuple[tuple[_Sums, Any], None]:
+    sums, by = carry
     blocks: dict[Block, Scored] = {block: work.scored(block, tile.rows) for block in wanted}
     totals: dict[Block, Totals] = {} if tile.back is None else {BACK: tile.back}
     exponentials: dict[Block, Float[Array, "q x"]] = {}
@@ -266,20 +273,26 @@ def _second_sweep(
       sums,
       _Sums(functools.reduce(jnp.add, losses), wins, terms[0].count),
     )
-    if not gradient:
-      return (sums, by_columns), None
+    if not mine:
+      return (sums, by), None
     by_logit, by_positive = _by_logits(spec, tile, blocks, terms, totals, exponentials, own)
     if back_terms:
       by_logit["query_passage"] += _by_back_logits(
         work, tile.rows, blocks["query_passage"].scores, back_terms
       )
-    by_rows, by_columns = _by_embeddings(work, tile.rows, blocks, by_logit, by_positive, by_columns)
-    return (sums, by_columns), by_rows
+    return (sums, _by_embeddings(work, tile, blocks, by_logit, by_positive, by)), None
 
   sums = exchange.varying(_Sums(*[jnp.zeros((), scale.dtype)] * 3))
-  nothing = jax.tree.map(jnp.zeros_like, _Embeddings(work.columns.query, work.columns.passage, scale))
-  (sums, by_columns), by_rows = jax.lax.scan(sweep, (sums, nothing if gradient else None), tiles)
-  return exchange.sum(sums), (by_rows, by_columns)
+  nothing = None
+  if mine:
+    filling = -mine % tiles.weights.shape[1]
+    queries = work.columns.query if work.every_query else work.columns.query[:mine]
+    query, passage = (
+      jnp.pad(jnp.zeros_like(x), ((0, filling), (0, 0))) for x in (queries, work.columns.passage)
+    )
+    nothing = _Embeddings(query, passage, jnp.zeros_like(scale))
+  (sums, by), _ = jax.lax.scan(sweep, (sums, nothing), tiles)
+  return exchange.sum(sums), by
 
 
 def _by_logits(
@@ -329,31 +342,42 @@ def _by_back_logits(
 
 def _by_embeddings(
   work: _Work,
-  rows: Rows,
+  tile: _Tile,
   blocks: dict[Block, Scored],
   by_logit: dict[Block, Float[Array, "q x"]],
   by_positive: Float[Array, "q"],
-  by_columns: _Embeddings,
-) -> tuple[tuple[Float[Array, "q d"], Float[Array, "q d"]], _Embeddings]:
-  """Returns the gradient by the rows' queries and positives, and `by_columns` with this tile's part added."""
-  query_rows, passage_rows = by_positive[:, None] * rows.passage, by_positive[:, None] * rows.query
-  query, passage, scale = by_columns
+  by: _Embeddings,
+) -> _Embeddings:
+  """Returns the gradient `by` the embeddings with this tile's part added."""
+  query, passage, scale = by
+  rows = tile.rows
   if isinstance(work.spec.temperature, LearnedTemperature):
     scale += jnp.sum(by_positive * (rows.positive - work.spec.options.logit_margin))
     for block, gradient in by_logit.items():
       scale += jnp.sum(gradient * blocks[block].scores)
+  query_rows, passage_rows = by_positive[:, None] * rows.passage, by_positive[:, None] * rows.query
   for block, gradient in by_logit.items():
     to_rows = _dot(gradient, work.columns.of(block))
-    to_columns = _dot(gradient.T, rows.of(block)) * work.scale
+    to_columns = work.scale * _dot(gradient.T, rows.of(block))
     if block in ("query_passage", "query_query"):
       query_rows += to_rows
     else:
       passage_rows += to_rows
     if block == "query_query":
-      query += to_columns
+      query = query.at[: to_columns.shape[0]].add(to_columns)
     else:
       passage = passage.at[: to_columns.shape[0]].add(to_columns)
-  return (work.scale * query_rows, work.scale * passage_rows), _Embeddings(query, passage, scale)
+  start = work.start + tile.start
+  query = _add(query, work.scale * query_rows, start if work.every_query else tile.start)
+  return _Embeddings(query, _add(passage, work.scale * passage_rows, start), scale)
+
+
+def _add(
+  x: Float[Array, "p d"], rows: Float[Array, "q d"], start: Int[Array, ""] | int
+) -> Float[Array, "p d"]:
+  """Returns x with `rows` added from row `start` on."""
+  here = jax.lax.dynamic_slice_in_dim(x, start, rows.shape[0])
+  return jax.lax.dynamic_update_slice_in_dim(x, here + rows, start, 0)
 
 
 def _dot(a: Float[Array, "a b"], b: Float[Array, "b c"]) -> Float[Array, "a c"]:

@@ -68,6 +68,12 @@ class StepGuard:
     if bad:
       self._count += 1
       self._refuse_or_report(step, bad)
+    if not self._metrics and metrics.get("negatives") == 0 and jax.process_index() == 0:
+      tqdm.write(
+        f"warning: step {step}: no query has a negative, so there is nothing to learn from. Raise BATCH_SIZE, lower "
+        "TRAIN_MICROBATCHES, or give the data hard negatives if IN_BATCH_NEGATIVES is False.",
+        file=sys.stderr,
+      )
     self._metrics = {**metrics, COUNT: float(self._count)}
     return self._metrics
 

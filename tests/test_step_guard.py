@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from retrieval_jax.losses.base import DataSizes, Loss, stateless
+from retrieval_jax.losses.in_batch import in_batch_softmax
 from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.records import Batch, EmbeddedBatch, LossOutput
@@ -112,3 +113,17 @@ def test_a_full_memory_names_the_settings():
 def test_other_errors_come_through():
   with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), explaining_memory(StepOptions(), 8):
     raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_step_without_negatives_is_named_once(capsys, microbatches):
+  """Two queries in two microbatches have none; in one batch each is the other's."""
+  transform, options = optax.sgd(0.1), StepOptions(microbatches=microbatches)
+  loss = in_batch_softmax(temperature=1.0)
+  state = initial_state(jax.random.key(0), MODEL, loss, transform, data=DataSizes(2, 2))
+  guard = StepGuard(jax.jit(make_train_step(MODEL, loss, transform, seed=0, options=options)), options, 2)
+  for number in (1, 2):
+    state = guard.run(number, state, batch(1.0))
+  guard.metrics()
+  said = capsys.readouterr().err
+  assert said.count("no query has a negative") == microbatches - 1

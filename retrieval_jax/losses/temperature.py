@@ -1,8 +1,9 @@
 """Temperatures: a fixed number, or one that is learned as the exponent of a parameter and kept within bounds."""
 
 import math
+import numbers
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,16 +45,17 @@ def learned(*, initial: float = 0.05, minimum: float = 0.01, maximum: float = 1.
   return LearnedTemperature(initial, minimum, maximum)
 
 
-def checked(name: str, temperature: Temperature) -> Temperature:
-  """Returns the temperature; raises UserError, naming the loss, for a number that is not above 0."""
+def checked(name: str, temperature: Any) -> Temperature:
+  """Returns the temperature; raises UserError, naming the loss, for anything but a number above 0."""
   if isinstance(temperature, LearnedTemperature):
     return learned(**temperature._asdict())
-  if not 0 < temperature < math.inf:
+  number = float(temperature) if isinstance(temperature, numbers.Real) else math.nan
+  if not 0 < number < math.inf:
     raise UserError(
-      f"{name}: temperature is {temperature}; it must be above 0. A temperature is 1 / scale: scale 100 is "
+      f"{name}: temperature is {temperature!r}; it must be above 0. A temperature is 1 / scale: scale 100 is "
       "temperature 0.01, scale 20 is 0.05."
     )
-  return temperature
+  return number
 
 
 def initial_params(temperature: Temperature) -> dict[str, Float[Array, ""]]:

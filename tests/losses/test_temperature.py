@@ -176,7 +176,7 @@ def test_bounds_that_cannot_be(bounds):
     temperature.checked("samtone", LEARNED._replace(**bounds))
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "abc", None])
 def test_a_fixed_temperature_must_be_positive(value):
   with pytest.raises(UserError, match=r"samtone: temperature is .*; it must be above 0.*scale 20 is 0.05"):
     temperature.checked("samtone", value)

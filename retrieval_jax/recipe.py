@@ -97,6 +97,7 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
         "Set --gin.TEACHER_SCORES_PATH to a TSV file of query_id, passage_id, score, or choose another loss."
       )
     raise UserError(f"the loss reads {', '.join(missing)}, which this task's batches do not have. {advice}")
+  _check_targets(recipe.loss, data)
   if len(np.unique(batch.passage_rows[batch.passage_rows >= 0])) < 2:
     raise UserError(
       f"{data.name}/{data.split}: the first batch (BATCH_SIZE={recipe.batcher.batch_size}, {data.num_examples} examples) "
@@ -109,6 +110,19 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
   jax.eval_shape(step, abstract, batch)
   for evaluator in recipe.evaluators:
     evaluator.load()
+
+
+def _check_targets(loss: Loss, data: RetrievalData) -> None:
+  """Raises UserError for a grade of a positive that the loss cannot take."""
+  grades = data.relevance.grades[data.relevance.grades > 0]
+  if loss.target_range is None or not len(grades):
+    return
+  low, high = loss.target_range
+  if grades.min() < low or grades.max() > high:
+    raise UserError(
+      f"{data.name}/{data.split}: the grades of its positives go from {grades.min()} to {grades.max()}; the loss takes "
+      f"targets from {low:g} to {high:g}. Set --gin.TARGET_SCALE to the highest grade, or choose another loss."
+    )
 
 
 def _warn_of_nothing_to_distil(batch: Batch) -> None:

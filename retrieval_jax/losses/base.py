@@ -36,11 +36,13 @@ class Loss(NamedTuple):
   apply: (params, state, batch, *, rng, train) -> (LossOutput, state); the loss is a float32 scalar, the weighted
     mean over the queries whose weight is not 0, and 0 (with finite gradients) when all weights are 0.
   requires: the optional EmbeddedBatch fields it reads; checked before anything compiles.
+  target_range: lowest and highest target that it can take, of a loss that requires them; checked likewise.
   """
 
   init: LossInit
   apply: LossApply
   requires: frozenset[str] = frozenset()
+  target_range: tuple[float, float] | None = None
 
 
 def stateless(
@@ -55,6 +57,7 @@ def parametric(
   compute: Callable[[Any, EmbeddedBatch], LossOutput],
   *,
   requires: frozenset[str] = frozenset(),
+  target_range: tuple[float, float] | None = None,
 ) -> Loss:
   """Returns the Loss of a pure function of (parameters, batch), with the parameters that `initial` makes, and no state."""
 
@@ -68,4 +71,4 @@ def parametric(
     del rng, train
     return compute(params, batch), state
 
-  return Loss(init, apply, requires)
+  return Loss(init, apply, requires, target_range)

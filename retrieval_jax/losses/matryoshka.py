@@ -45,7 +45,7 @@ def matryoshka(loss: Loss, *, dims: Sequence[int], weights: Sequence[float] | No
     _check_fits(dims, batch.query.shape[1])
     return mean.apply(params, state, batch, rng=rng, train=train)
 
-  return Loss(init, apply, mean.requires)
+  return Loss(init, apply, mean.requires, mean.target_range)
 
 
 def _prefix(loss: Loss, dim: int) -> Loss:
@@ -61,7 +61,7 @@ def _prefix(loss: Loss, dim: int) -> Loss:
     short = batch._replace(query=batch.query[:, :dim], passage=batch.passage[:, :dim])
     return loss.apply(params, state, short, rng=rng, train=train)
 
-  return Loss(init, apply, loss.requires)
+  return Loss(init, apply, loss.requires, loss.target_range)
 
 
 def _check(loss: Any, dims: Any, weights: Any) -> None:

@@ -1,6 +1,7 @@
 """What a loss of the softmax family is made of: terms over blocks of scores, and the options that all of them share."""
 
 import math
+import numbers
 from typing import Final, NamedTuple
 
 import jax
@@ -112,24 +113,27 @@ class Scored(NamedTuple):
 
 def check_options(name: str, options: Options, blocks: set[Block]) -> None:
   """Raises UserError, naming the loss, for options out of range or that leave a block without negatives."""
-  if not 0 <= options.label_smoothing < 1:
-    raise UserError(f"{name}: label_smoothing is {options.label_smoothing}; expected a share in [0, 1).")
+  if not isinstance(options, Options):
+    raise UserError(f"{name}: options is {options!r}; expected an Options of losses/softmax_terms.py.")
+  if not _is_finite(options.label_smoothing) or not 0 <= options.label_smoothing < 1:
+    raise UserError(f"{name}: label_smoothing is {options.label_smoothing!r}; expected a share in [0, 1).")
   for field in ("logit_margin", "hardness"):
     value = getattr(options, field)
-    if not math.isfinite(value):
-      raise UserError(f"{name}: {field} is {value}; expected a finite number.")
-  if options.score_margin is not None and not math.isfinite(options.score_margin):
+    if not _is_finite(value):
+      raise UserError(f"{name}: {field} is {value!r}; expected a finite number.")
+  if options.score_margin is not None and not _is_finite(options.score_margin):
     raise UserError(
-      f"{name}: score_margin is {options.score_margin}; expected a number, or None to keep all."
+      f"{name}: score_margin is {options.score_margin!r}; expected a number, or None to keep all."
     )
   if options.hardness_of not in HARDNESS_OF:
     raise UserError(
-      f"{name}: hardness_of is {options.hardness_of!r}{nearest(options.hardness_of, HARDNESS_OF)}. "
+      f"{name}: hardness_of is {options.hardness_of!r}{nearest(str(options.hardness_of), HARDNESS_OF)}. "
       f"Known: {', '.join(HARDNESS_OF)}."
     )
-  if options.rows_per_tile is not None and options.rows_per_tile < 0:
+  rows = options.rows_per_tile
+  if rows is not None and (type(rows) is not int or rows < 0):
     raise UserError(
-      f"{name}: rows_per_tile is {options.rows_per_tile}; expected a number of rows, None to choose one by the size "
+      f"{name}: rows_per_tile is {rows!r}; expected a whole number of rows, None to choose one by the size "
       "of the batch, or 0 for the plain form."
     )
   if not options.in_batch_negatives and blocks != {"query_passage"}:
@@ -139,6 +143,10 @@ def check_options(name: str, options: Options, blocks: set[Block]) -> None:
     )
   if not options.in_batch_negatives and options.hardness_of == "in_batch" and options.hardness:
     raise UserError(f"{name}: hardness_of='in_batch' has nothing to weigh with in_batch_negatives=False.")
+
+
+def _is_finite(value: object) -> bool:
+  return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def own_scores(columns: Columns, score: Score) -> Float[Array, "q"]:

@@ -84,7 +84,14 @@ def weighted_sum(terms: Mapping[str, tuple[Weight, Loss]]) -> Loss:
     step = state["step"] + 1 if train else state["step"]
     return LossOutput(total, metrics), {"step": step, "terms": states}
 
-  return Loss(init, apply, frozenset().union(*(term.loss.requires for term in checked.values())))
+  losses = [term.loss for term in checked.values()]
+  ranges = [loss.target_range for loss in losses if loss.target_range is not None]
+  return Loss(
+    init,
+    apply,
+    frozenset().union(*(loss.requires for loss in losses)),
+    (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None,
+  )
 
 
 class _Result(NamedTuple):

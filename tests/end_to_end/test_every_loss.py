@@ -8,6 +8,7 @@ import pytest
 
 from retrieval_jax.batching.shuffled import Shuffled
 from retrieval_jax.data import pydocs
+from retrieval_jax.errors import UserError
 from retrieval_jax.launch import configs_dir
 from tests.end_to_end.conftest import TINY
 
@@ -76,3 +77,25 @@ def test_a_learned_temperature_moves(launch, tmp_path):
   temperatures = [json.loads(line)["temperature"] for line in text.splitlines()]
   assert temperatures[0] == pytest.approx(0.1)
   assert len(set(temperatures)) == STEPS
+
+
+def test_grades_that_a_loss_cannot_take(launch, tmp_path):
+  """Grades of 1 to 3 would send a cross-entropy to minus infinity; divided by 3 they are targets."""
+  rows = [f"query {i}\tpassage number {i}\t{i % 3 + 1}" for i in range(32)]
+  (tmp_path / "graded.tsv").write_text(
+    "\n".join(["query\tpassage\trelevance", *rows]) + "\n", encoding="utf-8"
+  )
+  others = [flag for flag in TINY if not flag.startswith("--gin_file=losses")]
+  flags = (
+    *others,
+    "--gin_file=losses/binary_cross_entropy.gin",
+    f"--gin.DATA_PATH={tmp_path / 'graded.tsv'}",
+    "--gin.TRAIN_STEPS=1",
+    f"--gin.MODEL_DIR={tmp_path / 'run'}",
+  )
+  with pytest.raises(
+    UserError, match=r"grades of its positives go from 1 to 3; the loss takes .*TARGET_SCALE"
+  ):
+    launch("train", *flags)
+  assert not (tmp_path / "run").exists()
+  launch("train", *flags, "--gin.TARGET_SCALE=3")

@@ -9,21 +9,7 @@ import pytest
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.in_batch import in_batch_softmax, samtone
-from retrieval_jax.records import EmbeddedBatch
-
-
-def _batch(query, passage, *, query_rows=None, passage_rows=None, positives=None, weights=None):
-  """Returns a batch whose rows are all distinct unless given."""
-  q, p = len(query), len(passage)
-  passage_rows = np.arange(100, 100 + p) if passage_rows is None else np.asarray(passage_rows)
-  return EmbeddedBatch(
-    query=jnp.asarray(query),
-    passage=jnp.asarray(passage),
-    query_rows=np.arange(q) if query_rows is None else np.asarray(query_rows),
-    passage_rows=passage_rows,
-    positives=passage_rows[:q, None] if positives is None else np.asarray(positives),
-    weights=np.ones(q, np.float32) if weights is None else np.asarray(weights, np.float32),
-  )
+from tests.embedded_batches import embedded_batch
 
 
 def _value(loss, batch):
@@ -65,7 +51,9 @@ def test_oracle_values_and_gradients(oracles, bits, name, scale, case):
     loss = ORACLE_LOSSES[name](1 / scale)
 
     def value(query, *passages):
-      return loss.apply({}, {}, _batch(query, jnp.concatenate(passages)), rng=None, train=True)[0].loss
+      return loss.apply({}, {}, embedded_batch(query, jnp.concatenate(passages)), rng=None, train=True)[
+        0
+      ].loss
 
     got, gradients = jax.value_and_grad(value, argnums=tuple(range(len(inputs))))(*inputs)
     assert got.dtype == dtype
@@ -107,7 +95,9 @@ def test_oracle_sides_are_means_of_the_two_directions(oracles, scale):
       "both": (query + passage) / 2,
     }
     for side, value in expected.items():
-      assert _value(samtone(temperature=1 / scale, side=side), _batch(q, p)) == pytest.approx(value, rel=1e-6)
+      assert _value(samtone(temperature=1 / scale, side=side), embedded_batch(q, p)) == pytest.approx(
+        value, rel=1e-6
+      )
 
 
 def test_oracle_hard_negatives_stay_out_of_passage_to_query(oracles):
@@ -117,7 +107,7 @@ def test_oracle_hard_negatives_stay_out_of_passage_to_query(oracles):
       _named_value(oracles, "samtone_query_side", "with_hard_neg", 20.0)
       + _named_value(oracles, "in_batch", "swapped_roles_pairs", 20.0)
     ) / 2
-    assert _value(samtone(temperature=0.05), _batch(q, np.concatenate([p, n]))) == pytest.approx(
+    assert _value(samtone(temperature=0.05), embedded_batch(q, np.concatenate([p, n]))) == pytest.approx(
       expected, rel=1e-6
     )
 
@@ -125,7 +115,7 @@ def test_oracle_hard_negatives_stay_out_of_passage_to_query(oracles):
 def test_oracle_t5x_sums_the_directions(oracles):
   """T5X Retrieval's default loss and accuracy at scale 100, hard negatives included."""
   t5x = np.load(oracles / "sde_t5_1_1_f32.npz")
-  batch = _batch(t5x["left_emb"], t5x["right_emb"])
+  batch = embedded_batch(t5x["left_emb"], t5x["right_emb"])
   loss = in_batch_softmax(temperature=0.01)
   # 66.247 from float32 embeddings: a cosine's last bit is 6e-6 of a logit here.
   assert 2 * _value(loss, batch) == pytest.approx(float(t5x["loss_bidir_eval"]), abs=1e-4)
@@ -137,7 +127,7 @@ def test_oracle_t5x_sums_the_directions(oracles):
 def test_oracle_t5x_off_diagonal_positives(oracles):
   """Equal labels are masked from query to passage: there by label, here by passage row."""
   t5x = np.load(oracles / "sde_t5_1_1_f32.npz")
-  batch = _batch(t5x["left_emb"], t5x["right_emb"], passage_rows=t5x["offdiag_ref_labels"])
+  batch = embedded_batch(t5x["left_emb"], t5x["right_emb"], passage_rows=t5x["offdiag_ref_labels"])
   loss = in_batch_softmax(temperature=0.01, bidirectional=False)
   assert _value(loss, batch) == pytest.approx(float(t5x["loss_left_offdiag_masked"]), abs=1e-4)
 
@@ -150,7 +140,7 @@ def test_repeated_query_unmasked_and_masked_oracle(oracles):
   with jax.enable_x64(True):
     q, p, _ = _oracle_pairs(oracles)
     q, p = q[[0, 0, 2]], p[:3]
-    batch = _batch(q, p, query_rows=[7, 7, 2])
+    batch = embedded_batch(q, p, query_rows=[7, 7, 2])
     plain = in_batch_softmax(temperature=0.05, bidirectional=False, mask_false_negatives=False)
     unmasked = samtone(temperature=0.05, bidirectional=False, mask_false_negatives=False)
     assert _value(plain, batch) == pytest.approx(6.1648, abs=5e-5)
@@ -171,7 +161,7 @@ def test_repeated_query_unmasked_and_masked_oracle(oracles):
 @pytest.mark.parametrize("scale", [1.0, 20.0, 100.0])
 def test_duplicate_positives_are_no_negatives(scale):
   """Both passages are the same: log 2 at any scale if that is not masked, and nothing to learn if it is."""
-  batch = _batch(np.eye(2), np.array([[0.6, 0.8], [0.6, 0.8]]), passage_rows=[5, 5])
+  batch = embedded_batch(np.eye(2), np.array([[0.6, 0.8], [0.6, 0.8]]), passage_rows=[5, 5])
   unmasked = in_batch_softmax(temperature=1 / scale, bidirectional=False, mask_false_negatives=False)
   assert _value(unmasked, batch) == pytest.approx(np.log(2), rel=1e-5)
   assert _value(in_batch_softmax(temperature=1 / scale), batch) == 0
@@ -182,7 +172,7 @@ def test_known_positives_are_no_negatives_in_either_direction():
   q = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
   p = np.array([[0.8, 0.6], [1.0, 0.0], [0.6, 0.8]])
   # Query 0 also has passage 11, which is query 1's.
-  batch = _batch(q, p, passage_rows=[10, 11, 12], positives=[[10, 11], [11, -1], [12, -1]])
+  batch = embedded_batch(q, p, passage_rows=[10, 11, 12], positives=[[10, 11], [11, -1], [12, -1]])
   s, qq, pp = np.exp(q @ p.T), np.exp(q @ q.T), np.exp(p @ p.T)
   forward = [
     -np.log(s[0, 0] / (s[0, 0] + s[0, 2])),
@@ -216,7 +206,7 @@ def test_known_positives_are_no_negatives_in_either_direction():
 def test_a_hard_negative_that_is_a_known_positive_is_masked():
   q = np.array([[1.0, 0.0], [0.0, 1.0]])
   p = np.array([[0.8, 0.6], [0.6, 0.8], [1.0, 0.0], [0.0, 1.0]])
-  batch = _batch(q, p, passage_rows=[10, 11, 11, 12], positives=[[10, 12], [11, -1]])
+  batch = embedded_batch(q, p, passage_rows=[10, 11, 11, 12], positives=[[10, 12], [11, -1]])
   s = np.exp(q @ p.T)
   expected = [
     -np.log(s[0, 0] / (s[0, 0] + s[0, 1] + s[0, 2])),  # 12 answers query 0
@@ -229,16 +219,18 @@ def test_a_hard_negative_that_is_a_known_positive_is_masked():
 
 def test_rows_of_minus_one_equal_nothing():
   q, p = np.eye(3), np.eye(3)[[1, 2, 0]]
-  anonymous = _batch(q, p, query_rows=[-1] * 3, passage_rows=[-1] * 3, positives=-np.ones((3, 2), int))
+  anonymous = embedded_batch(
+    q, p, query_rows=[-1] * 3, passage_rows=[-1] * 3, positives=-np.ones((3, 2), int)
+  )
   assert _value(samtone(temperature=1.0), anonymous) == pytest.approx(
-    _value(samtone(temperature=1.0), _batch(q, p)), rel=1e-6
+    _value(samtone(temperature=1.0), embedded_batch(q, p)), rel=1e-6
   )
 
 
 def test_an_empty_hard_negative_slot_is_absent():
   """Fewer hard negatives than slots: -1 fills them, and the zero vector there is no negative."""
   q, p, n = np.eye(2), np.array([[0.8, 0.6], [0.6, 0.8]]), np.array([[0.0, 1.0], [0.0, 0.0]])
-  batch = _batch(q, np.concatenate([p, n]), passage_rows=[10, 11, 12, -1])
+  batch = embedded_batch(q, np.concatenate([p, n]), passage_rows=[10, 11, 12, -1])
   s = np.exp(q @ np.concatenate([p, n[:1]]).T)
   expected = np.mean([-np.log(s[i, i] / s[i].sum()) for i in range(2)])
   assert _value(in_batch_softmax(temperature=1.0, bidirectional=False), batch) == pytest.approx(
@@ -251,8 +243,8 @@ def test_padding_with_garbage_is_as_if_absent():
   rng = np.random.default_rng(0)
   q, p, n = rng.normal(size=(3, 3, 5)).astype(np.float32)
   garbage = np.full((1, 5), np.nan, np.float32)
-  small = _batch(q, np.concatenate([p, n]))
-  padded = _batch(
+  small = embedded_batch(q, np.concatenate([p, n]))
+  padded = embedded_batch(
     np.concatenate([q, garbage]),
     np.concatenate([p, garbage, n, garbage]),
     query_rows=[0, 1, 2, -1],
@@ -277,7 +269,7 @@ def test_weights_make_a_weighted_mean():
   s = np.exp(q @ p.T)
   each = [-np.log(s[i, i] / s[i].sum()) for i in range(3)]
   loss = in_batch_softmax(temperature=1.0, bidirectional=False)
-  assert _value(loss, _batch(q, p, weights=[1, 2, 0.5])) == pytest.approx(
+  assert _value(loss, embedded_batch(q, p, weights=[1, 2, 0.5])) == pytest.approx(
     np.average(each, weights=[1, 2, 0.5]), rel=1e-6
   )
 
@@ -288,7 +280,9 @@ def test_weights_make_a_weighted_mean():
 def test_both_directions_of_a_symmetric_batch_are_one():
   """Turning bidirectional on does not double the loss."""
   q = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-  values = [_value(in_batch_softmax(temperature=0.1, bidirectional=b), _batch(q, q)) for b in (False, True)]
+  values = [
+    _value(in_batch_softmax(temperature=0.1, bidirectional=b), embedded_batch(q, q)) for b in (False, True)
+  ]
   assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
@@ -300,7 +294,7 @@ def test_cosines_that_bfloat16_would_merge_stay_distinct():
   losses = [
     _value(
       in_batch_softmax(bidirectional=False),
-      _batch(query, passages[[i, *({0, 1, 2} - {i})]], weights=[1, 1e-12, 1e-12]),
+      embedded_batch(query, passages[[i, *({0, 1, 2} - {i})]], weights=[1, 1e-12, 1e-12]),
     )
     for i in range(3)
   ]
@@ -308,7 +302,7 @@ def test_cosines_that_bfloat16_would_merge_stay_distinct():
 
 
 def test_zero_embeddings_have_a_finite_loss_and_gradient():
-  batch = _batch(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32))
+  batch = embedded_batch(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32))
   loss = samtone(side="both")
 
   def value(query, passage):
@@ -321,7 +315,7 @@ def test_zero_embeddings_have_a_finite_loss_and_gradient():
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_precision_with_every_negative_masked_is_zero(dtype):
-  batch = _batch(jnp.eye(3, dtype=dtype), jnp.eye(3, dtype=dtype), query_rows=[4, 4, 4])
+  batch = embedded_batch(jnp.eye(3, dtype=dtype), jnp.eye(3, dtype=dtype), query_rows=[4, 4, 4])
   loss = samtone(side="both")
   output, _ = loss.apply({}, {}, batch, rng=None, train=True)
   assert output.loss.dtype == jnp.float32
@@ -332,12 +326,12 @@ def test_half_precision_with_every_negative_masked_is_zero(dtype):
 
 def test_a_tiny_loss_keeps_its_digits():
   """log(1 + e^-40): logsumexp minus the positive logit would round to 0."""
-  batch = _batch(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
+  batch = embedded_batch(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
   assert _value(in_batch_softmax(temperature=1 / 40), batch) == pytest.approx(np.exp(-40.0), rel=1e-4)
 
 
 def test_metrics_of_the_negatives_and_the_temperature():
-  batch = _batch(np.eye(3), np.concatenate([np.eye(3), np.eye(3)[[1, 2, 0]]]))
+  batch = embedded_batch(np.eye(3), np.concatenate([np.eye(3), np.eye(3)[[1, 2, 0]]]))
   assert _metrics(in_batch_softmax(temperature=0.05), batch) == pytest.approx(
     # Every query is as near to a hard negative as to its own passage: not above all, so not accurate.
     {"accuracy": 0, "negatives": 2 + 3, "temperature": 0.05, "logit_scale": 20}
@@ -347,7 +341,7 @@ def test_metrics_of_the_negatives_and_the_temperature():
 
 def test_many_known_positives_build_no_cube():
   """q = p = 64, r = 512: no array of the compiled loss has q p r elements."""
-  batch = _batch(np.zeros((64, 4)), np.zeros((64, 4)), positives=np.zeros((64, 512), int))
+  batch = embedded_batch(np.zeros((64, 4)), np.zeros((64, 4)), positives=np.zeros((64, 512), int))
   loss = in_batch_softmax()
   traced = jax.make_jaxpr(lambda b: loss.apply({}, {}, b, rng=None, train=True)[0].loss)(batch)
 
@@ -383,4 +377,4 @@ def test_passage_side_needs_its_direction(side):
 
 def test_passages_must_be_a_multiple_of_the_queries():
   with pytest.raises(UserError, match="2 queries came with 3 passages"):
-    _value(in_batch_softmax(), _batch(np.eye(2), np.ones((3, 2))))
+    _value(in_batch_softmax(), embedded_batch(np.eye(2), np.ones((3, 2))))

@@ -7,24 +7,11 @@ import pytest
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.orthogonal import orthogonal
-from retrieval_jax.records import EmbeddedBatch
+from tests.embedded_batches import embedded_batch
 
 # Cosines .6 (0, 1), 0 (0, 2) and .8 (1, 2); in 2 dimensions the second moment of random directions is 1/2.
 THREE = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
 FIRST, SECOND = (0.6 + 0.0 + 0.8) / 3, (0.36 + 0.0 + 0.64) / 3
-
-
-def _batch(query, passage, *, query_rows=None, passage_rows=None, positives=None, weights=None):
-  q, p = len(query), len(passage)
-  passage_rows = np.arange(100, 100 + p) if passage_rows is None else np.asarray(passage_rows)
-  return EmbeddedBatch(
-    query=jnp.asarray(query),
-    passage=jnp.asarray(passage),
-    query_rows=np.arange(q) if query_rows is None else np.asarray(query_rows),
-    passage_rows=passage_rows,
-    positives=passage_rows[:q, None] if positives is None else np.asarray(positives),
-    weights=np.ones(q, np.float32) if weights is None else np.asarray(weights, np.float32),
-  )
 
 
 def _run(loss, batch):
@@ -43,7 +30,7 @@ def test_oracle(oracles, bits, tolerance):
       np.array(record[key], f"float{bits}") for key in ("q", "p", "hard_neg_one_per_query")
     )
     for passages in (passage, np.concatenate([passage, hard])):
-      batch = _batch(query, passages)
+      batch = embedded_batch(query, passages)
       first = orthogonal(second_moment_weight=0.0)
       second = orthogonal(mean_weight=0.0)
       assert _run(first, batch)[0] == pytest.approx(expected["gor_mean"], rel=tolerance)
@@ -55,7 +42,9 @@ def test_oracle(oracles, bits, tolerance):
 def test_value_and_metrics_by_hand():
   """Queries: second moment 1/3 below 1/2, so the mean alone. Passages all alike: both moments 1."""
   alike = np.array([[2.0, 0.0]] * 3)  # lengths do not matter
-  value, metrics = _run(orthogonal(mean_weight=3.0, second_moment_weight=5.0), _batch(5 * THREE, alike))
+  value, metrics = _run(
+    orthogonal(mean_weight=3.0, second_moment_weight=5.0), embedded_batch(5 * THREE, alike)
+  )
   assert value == pytest.approx((3 * FIRST**2 + (3 * 1 + 5 * (1 - 1 / 2))) / 2, rel=1e-6)
   assert metrics == pytest.approx(
     {
@@ -69,7 +58,7 @@ def test_value_and_metrics_by_hand():
 
 def test_the_example_of_the_docstring():
   x = np.eye(4)[[0, 0, 1, 2]]
-  assert _run(orthogonal(mask_false_negatives=False), _batch(x, x))[0] == pytest.approx(1 / 36)
+  assert _run(orthogonal(mask_false_negatives=False), embedded_batch(x, x))[0] == pytest.approx(1 / 36)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +72,7 @@ def test_the_example_of_the_docstring():
 )
 def test_examples_that_belong_together_are_not_pushed_apart(rows):
   """Examples 0 and 1 share a query, a passage or a positive: only the pairs (0, 2) and (1, 2) are left, both ways."""
-  batch = _batch(THREE, THREE, **rows)
+  batch = embedded_batch(THREE, THREE, **rows)
   _, metrics = _run(orthogonal(), batch)
   assert metrics["query_mean_cosine"] == pytest.approx((0.0 + 0.8) / 2)
   assert metrics["passage_second_moment"] == pytest.approx((0.0 + 0.64) / 2)
@@ -92,14 +81,16 @@ def test_examples_that_belong_together_are_not_pushed_apart(rows):
 
 
 def test_a_pair_counts_with_the_product_of_its_weights():
-  _, metrics = _run(orthogonal(), _batch(THREE, THREE, weights=[1, 2, 0.5]))
+  _, metrics = _run(orthogonal(), embedded_batch(THREE, THREE, weights=[1, 2, 0.5]))
   expected = np.average([0.6, 0.0, 0.8], weights=[1 * 2, 1 * 0.5, 2 * 0.5])
   assert metrics["query_mean_cosine"] == pytest.approx(expected)
-  _, without = _run(orthogonal(), _batch(THREE, THREE, weights=[1, 2, 0]))
+  _, without = _run(orthogonal(), embedded_batch(THREE, THREE, weights=[1, 2, 0]))
   assert without["query_mean_cosine"] == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("batch", [_batch(THREE[:1], THREE[:1]), _batch(THREE, THREE, query_rows=[4, 4, 4])])
+@pytest.mark.parametrize(
+  "batch", [embedded_batch(THREE[:1], THREE[:1]), embedded_batch(THREE, THREE, query_rows=[4, 4, 4])]
+)
 def test_no_pair_is_0(batch):
   def value(query, passage):
     output, _ = orthogonal().apply({}, {}, batch._replace(query=query, passage=passage), rng=None, train=True)
@@ -117,7 +108,7 @@ def test_descent_spreads_a_cluster():
 
   @jax.jit
   def value(x):
-    return orthogonal().apply({}, {}, _batch(x, x), rng=None, train=True)[0]
+    return orthogonal().apply({}, {}, embedded_batch(x, x), rng=None, train=True)[0]
 
   x = start
   for _ in range(100):

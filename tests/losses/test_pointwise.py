@@ -9,8 +9,10 @@ from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses import bias
 from retrieval_jax.losses.base import DataSizes
+from retrieval_jax.losses.matryoshka import matryoshka
 from retrieval_jax.losses.pointwise import binary_cross_entropy, squared_error
 from retrieval_jax.losses.temperature import learned
+from retrieval_jax.losses.weighted_sum import weighted_sum
 from retrieval_jax.records import EmbeddedBatch
 
 # Scores of the own pairs, with the inner product.
@@ -103,6 +105,22 @@ def test_cross_entropy_of_large_logits_is_exact_and_finite():
   np.testing.assert_allclose(gradient[:, 0], [-200 / 3, 0, 200 / 3], rtol=1e-6)
   right = _batch(np.array([0.2], np.float32), np.array([1], np.float32), (1,))
   assert float(_output(loss, right).loss) == pytest.approx(math.exp(-40), rel=1e-4)
+
+
+def test_targets_are_divided_by_their_scale():
+  """Grades up to 4: .5 is 2, and the range that a training's data are checked against is 0 to 4."""
+  graded = _batch(targets=4 * TARGETS)
+  for make in (squared_error, binary_cross_entropy):
+    assert float(_output(make(target_scale=4.0), graded).loss) == pytest.approx(
+      float(_output(make(), _batch()).loss), rel=1e-6
+    )
+    with pytest.raises(UserError, match=r"target_scale is 0\.0; expected a number above 0"):
+      make(target_scale=0.0)
+  entropy = binary_cross_entropy(target_scale=4.0)
+  assert entropy.target_range == (0, 4)
+  assert squared_error().target_range is None
+  both = weighted_sum({"a": (1.0, matryoshka(entropy, dims=(2,))), "b": (1.0, binary_cross_entropy())})
+  assert both.target_range == (0, 1)
 
 
 def test_targets_outside_0_to_1_are_counted():

@@ -12,7 +12,7 @@ from retrieval_jax.losses.base import DataSizes
 from retrieval_jax.losses.in_batch import in_batch_softmax, joint_softmax, pair, samtone
 from retrieval_jax.losses.softmax_terms import Options
 from retrieval_jax.losses.temperature import learned
-from retrieval_jax.records import EmbeddedBatch
+from tests.embedded_batches import embedded_batch
 
 # The published losses by the blocks of their one denominator.
 JOINT = {
@@ -26,26 +26,13 @@ S, QQ, PP = Q @ P.T, Q @ Q.T, P @ P.T
 OTHERS = ~np.eye(3, dtype=bool)
 
 
-def _batch(query, passage, *, passage_rows=None, query_rows=None):
-  q, p = len(query), len(passage)
-  passage_rows = np.arange(100, 100 + p) if passage_rows is None else np.asarray(passage_rows)
-  return EmbeddedBatch(
-    query=jnp.asarray(query),
-    passage=jnp.asarray(passage),
-    query_rows=np.arange(q) if query_rows is None else np.asarray(query_rows),
-    passage_rows=passage_rows,
-    positives=passage_rows[:q, None],
-    weights=np.ones(q, np.float32),
-  )
-
-
 def _output(loss, batch, params=None):
   params = loss.init(jax.random.key(0), embed_dim=2, data=DataSizes(1, 1))[0] if params is None else params
   return loss.apply(params, {}, batch, rng=None, train=True)[0]
 
 
 def _value(loss, batch=None):
-  return float(_output(loss, _batch(Q, P) if batch is None else batch).loss)
+  return float(_output(loss, embedded_batch(Q, P) if batch is None else batch).loss)
 
 
 def _cases(oracles):
@@ -66,7 +53,7 @@ def test_oracle_of_one_denominator(oracles, name, rows_per_tile):
         continue
       options = Options(rows_per_tile=rows_per_tile)
       loss = joint_softmax(blocks=JOINT[name], temperature=1 / expected["scale"], options=options)
-      batch = _batch(q, p)
+      batch = embedded_batch(q, p)
 
       def value(query, passage, loss=loss, batch=batch):
         return _output(loss, batch._replace(query=query, passage=passage)).loss
@@ -95,7 +82,7 @@ def test_oracle_of_hardness(oracles, rows_per_tile):
         rows_per_tile=rows_per_tile,
       )
       loss = in_batch_softmax(temperature=1 / expected["scale"], bidirectional=False, options=options)
-      assert _value(loss, _batch(q, p)) == pytest.approx(expected["value"], rel=1e-9)
+      assert _value(loss, embedded_batch(q, p)) == pytest.approx(expected["value"], rel=1e-9)
 
 
 def test_the_weight_of_hardness_has_no_gradient():
@@ -104,7 +91,7 @@ def test_the_weight_of_hardness_has_no_gradient():
   q, p = np.eye(2), np.array([[0.8, 0.6], [0.6, 0.8]])
 
   def value(passage):
-    return _output(loss, _batch(q, p)._replace(passage=passage)).loss
+    return _output(loss, embedded_batch(q, p)._replace(passage=passage)).loss
 
   by_passage = jax.grad(value)(jnp.asarray(p))
   share = 1 / (1 + np.exp(-(0.6 + 2 * 0.6 - 0.8)))
@@ -134,7 +121,7 @@ def test_pair_as_the_samtone_paper_prints_it():
   centric = np.mean(np.log((np.exp(PP) * OTHERS).sum(axis=1)) - np.diag(S))
   loss = pair(alpha=1.0, temperature=1.0, positive_in_denominator=False)
   assert _value(loss) == pytest.approx(centric, rel=1e-6)
-  assert _value(loss, _batch(Q, P, passage_rows=[7, 7, 7])) == 0
+  assert _value(loss, embedded_batch(Q, P, passage_rows=[7, 7, 7])) == 0
 
 
 def test_equal_passages_are_no_passage_centric_negatives():
@@ -142,14 +129,16 @@ def test_equal_passages_are_no_passage_centric_negatives():
   expected = [-np.log(own[0] / (own[0] + pp[0, 2])), -np.log(own[1] / (own[1] + pp[1, 2]))]
   expected.append(-np.log(own[2] / (own[2] + pp[2, 0] + pp[2, 1])))
   loss = pair(alpha=1.0, temperature=1.0)
-  assert _value(loss, _batch(Q, P, passage_rows=[7, 7, 9])) == pytest.approx(np.mean(expected), rel=1e-6)
+  assert _value(loss, embedded_batch(Q, P, passage_rows=[7, 7, 9])) == pytest.approx(
+    np.mean(expected), rel=1e-6
+  )
 
 
 def test_label_smoothing_by_hand():
   """-sum_c y_c log softmax_c with y = 1 - e + e/4 for the positive and e/4 for each of three further candidates."""
   e = 0.2
   p = np.concatenate([P, [[0.0, 1.0]], np.zeros((2, 2))])  # one hard negative for query 0, two empty slots
-  batch = _batch(Q, p, passage_rows=[10, 11, 12, 13, -1, -1])
+  batch = embedded_batch(Q, p, passage_rows=[10, 11, 12, 13, -1, -1])
   s = Q @ p[:4].T
   log_p = s - np.log(np.exp(s).sum(axis=1, keepdims=True))
   expected = np.mean(-(1 - e) * np.diag(log_p) - e * log_p.mean(axis=1))
@@ -178,7 +167,7 @@ def test_score_margin_drops_what_beats_the_positive_by_more():
     ]
     loss = in_batch_softmax(temperature=1.0, bidirectional=False, options=Options(score_margin=margin))
     assert _value(loss) == pytest.approx(np.mean(expected), rel=1e-6, abs=1e-7)
-    assert float(_output(loss, _batch(Q, P)).metrics["negatives"]) == pytest.approx(
+    assert float(_output(loss, embedded_batch(Q, P)).metrics["negatives"]) == pytest.approx(
       np.mean([len(js) for js in negatives])
     )
 
@@ -199,7 +188,7 @@ def test_own_hard_negatives_alone_by_hand():
   """Two slots a query, the second query's second one empty; other queries' passages take no part."""
   q, p = Q[:2], P[:2]
   n = np.array([[0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [0.0, 0.0]])
-  batch = _batch(q, np.concatenate([p, n]), passage_rows=[10, 11, 12, 13, 14, -1])
+  batch = embedded_batch(q, np.concatenate([p, n]), passage_rows=[10, 11, 12, 13, 14, -1])
   scores = [[0.8, 0.0, -1.0], [0.6, -0.8]]
   expected = np.mean([np.log(np.exp(row).sum()) - row[0] for row in scores])
   options = Options(in_batch_negatives=False)
@@ -213,8 +202,8 @@ def test_learned_temperature_starts_where_it_is_told_and_has_a_gradient():
   params, _ = loss.init(jax.random.key(0), embed_dim=2, data=DataSizes(1, 1))
   assert float(params["log_scale"]) == pytest.approx(np.log(5))
   assert _value(loss) == pytest.approx(_value(fixed), rel=1e-6)
-  assert float(_output(loss, _batch(Q, P)).metrics["temperature"]) == pytest.approx(0.2)
-  got = jax.grad(lambda params: _output(loss, _batch(Q, P), params).loss)(params)["log_scale"]
+  assert float(_output(loss, embedded_batch(Q, P)).metrics["temperature"]) == pytest.approx(0.2)
+  got = jax.grad(lambda params: _output(loss, embedded_batch(Q, P), params).loss)(params)["log_scale"]
   # d/d log(scale) of mean_i [log sum_j e^(scale s_ij) - scale s_ii].
   weights = np.exp(5 * S) / np.exp(5 * S).sum(axis=1, keepdims=True)
   assert float(got) == pytest.approx(5 * np.mean((weights * S).sum(axis=1) - np.diag(S)), rel=1e-5)

@@ -237,6 +237,8 @@ def test_a_score_of_ones_own_has_no_tiles():
     (Options(score_margin=math.inf), "score_margin is inf"),
     (Options(hardness=1.0, hardness_of="hrad"), "hardness_of is 'hrad'; did you mean 'hard'"),
     (Options(rows_per_tile=-1), "rows_per_tile is -1"),
+    (Options(rows_per_tile=2.5), r"rows_per_tile is 2\.5; expected a whole number"),  # pyright: ignore[reportArgumentType]  (the mistake)
+    (Options(label_smoothing="x"), "label_smoothing is 'x'"),  # pyright: ignore[reportArgumentType]  (the mistake)
     (Options(in_batch_negatives=False), "Use in_batch_softmax with bidirectional=False"),
   ],
 )

@@ -10,27 +10,13 @@ from jax.sharding import Mesh
 from retrieval_jax import scoring, sharding
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.triplet import Candidates, hardest, hardest_triplets, triplet
-from retrieval_jax.records import EmbeddedBatch
+from tests.embedded_batches import embedded_batch
 
 # The published code of each, under the names of this module.
 WEIGHTINGS = {"plain": "none", "NGAME": "softmax_zero_logit", "DEXA": "softmax"}
 ORACLE_CASES = [f"M1_ohnm_plain_k{k}" for k in (1, 3, 5)] + [
   f"M1_ohnm_softmax_k{k}_{code}" for k in (1, 3, 5) for code in ("NGAME", "DEXA")
 ]
-
-
-def _batch(query, passage, *, query_rows=None, passage_rows=None, positives=None, weights=None):
-  """Returns a batch whose rows are all distinct unless given."""
-  q, p = len(query), len(passage)
-  passage_rows = np.arange(100, 100 + p) if passage_rows is None else np.asarray(passage_rows)
-  return EmbeddedBatch(
-    query=jnp.asarray(query),
-    passage=jnp.asarray(passage),
-    query_rows=np.arange(q) if query_rows is None else np.asarray(query_rows),
-    passage_rows=passage_rows,
-    positives=passage_rows[:q, None] if positives is None else np.asarray(positives),
-    weights=np.ones(q, np.float32) if weights is None else np.asarray(weights, np.float32),
-  )
 
 
 def _output(loss, batch):
@@ -98,7 +84,7 @@ def test_oracle_the_factory_gives_the_same_from_a_batch(oracles):
   relevant = np.array(case["Y"], bool)
   positives = [np.flatnonzero(row) for row in relevant]
   width = max(map(len, positives))
-  batch = _batch(
+  batch = embedded_batch(
     np.array(case["S"], np.float32),
     np.eye(8, dtype=np.float32),
     passage_rows=np.arange(8),
@@ -219,7 +205,7 @@ def test_an_absent_candidate_is_no_term_and_takes_no_weight(weighting):
 
 def test_the_hardest_negative_of_each_query_by_hand():
   """Queries at 0 and 90 degrees, passages at 20 and 60, hard negatives at 30 and 130."""
-  batch = _batch(_unit(0, 90), _unit(20, 60, 30, 130))
+  batch = embedded_batch(_unit(0, 90), _unit(20, 60, 30, 130))
   c20, c30, c40, c60, c70 = _cos(20, 30, 40, 60, 70)
   # Query 0: passages at 60, 30 and 130 degrees. Query 1: at 70, 60 and 40.
   assert _value(triplet(margin=0.3), batch) == pytest.approx(((c30 - c20 + 0.3) + (c40 - c30 + 0.3)) / 2)
@@ -237,7 +223,7 @@ def test_the_hardest_negative_of_each_query_by_hand():
 
 def test_same_tower_negatives_compete_for_the_places():
   """Queries at 0, 10 and 80 degrees, passages at 30, 50 and 90."""
-  batch = _batch(_unit(0, 10, 80), _unit(30, 50, 90))
+  batch = embedded_batch(_unit(0, 10, 80), _unit(30, 50, 90))
   own = _cos(30, 40, 10)
   to_passages, to_queries = _cos(50, 20, 30), _cos(10, 10, 70)  # the hardest of each kind
   to_queries_back, to_passages_back = _cos(20, 30, 10 + 70), _cos(20, 20, 40)
@@ -264,7 +250,7 @@ def test_same_tower_negatives_compete_for_the_places():
 def test_known_positives_are_no_negatives_in_any_column():
   """Query 0 is also answered by query 1's passage and by a hard negative; repeated queries spare each other."""
   query, passage = _unit(0, 90, 90), _unit(30, 10, 80, 5, 170, 40)
-  batch = _batch(
+  batch = embedded_batch(
     query,
     passage,
     query_rows=[1, 2, 2],
@@ -287,12 +273,12 @@ def test_known_positives_are_no_negatives_in_any_column():
 
 def test_metrics():
   """First every query is nearest to its own passage; then query 0 is nearer to a negative."""
-  output = _output(triplet(margin=0.3), _batch(_unit(0, 90), _unit(20, 60, 30, 130)))
+  output = _output(triplet(margin=0.3), embedded_batch(_unit(0, 90), _unit(20, 60, 30, 130)))
   # Within the margin: query 0 has 30 degrees; query 1 has 40 alone, as cos 60 < cos 30 - .3.
   assert {name: float(v) for name, v in output.metrics.items()} == pytest.approx(
     {"accuracy": 1, "violations": 1, "negatives": 3}
   )
-  output = _output(triplet(margin=0.4), _batch(_unit(0, 90), _unit(20, 60, 10, 130)))
+  output = _output(triplet(margin=0.4), embedded_batch(_unit(0, 90), _unit(20, 60, 10, 130)))
   # Query 0's own passage is at 20 degrees and one at 10; query 1's is at 30 and the others at 70, 80 and 40.
   assert {name: float(v) for name, v in output.metrics.items()} == pytest.approx(
     {"accuracy": 0.5, "violations": 1, "negatives": 3}
@@ -300,7 +286,7 @@ def test_metrics():
 
 
 def test_weights_make_a_weighted_mean():
-  batch = _batch(_unit(0, 90), _unit(20, 60))
+  batch = embedded_batch(_unit(0, 90), _unit(20, 60))
   each = [max(0, n - p + 0.9) for p, n in zip(_cos(20, 30), _cos(60, 70), strict=True)]
   weighted = batch._replace(weights=np.array([1, 3], np.float32))
   assert _value(triplet(margin=0.9), weighted) == pytest.approx(np.average(each, weights=[1, 3]))
@@ -308,7 +294,7 @@ def test_weights_make_a_weighted_mean():
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS.values())
 def test_zero_embeddings_have_a_finite_loss_and_gradient(weighting):
-  batch = _batch(np.zeros((3, 4), np.float32), np.zeros((6, 4), np.float32))
+  batch = embedded_batch(np.zeros((3, 4), np.float32), np.zeros((6, 4), np.float32))
   loss = triplet(hardest=2, weighting=weighting, same_tower="both", bidirectional=True)
 
   def value(query, passage):
@@ -320,7 +306,7 @@ def test_zero_embeddings_have_a_finite_loss_and_gradient(weighting):
 
 
 def test_a_batch_where_all_know_all_contributes_nothing():
-  batch = _batch(np.eye(3), np.eye(3), query_rows=[4, 4, 4])
+  batch = embedded_batch(np.eye(3), np.eye(3), query_rows=[4, 4, 4])
   output = _output(triplet(same_tower="both", bidirectional=True, hardest=2), batch)
   assert float(output.loss) == 0
   assert {name: float(v) for name, v in output.metrics.items()} == {

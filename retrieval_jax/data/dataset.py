@@ -1,15 +1,19 @@
 """RetrievalData: queries, passages and who answers whom, tokenised and ready for batches."""
 
 import pathlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from retrieval_jax import paths
 from retrieval_jax.data.built_folder import short_hash
+from retrieval_jax.data.features import TaskInfo
+from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
+from retrieval_jax.data.row_hash import mixed
 from retrieval_jax.data.task_source import Source, TaskSource
 from retrieval_jax.data.teacher_scores import TeacherScores, load_teacher_scores
 from retrieval_jax.data.text_inputs import TextInputs
@@ -23,7 +27,10 @@ __all__ = ["RetrievalData", "Source", "TaskSource", "load", "make_batch"]
 class RetrievalData(NamedTuple):
   """One split, ready to train on or to evaluate with.
 
-  `examples` are the query rows with at least one positive, ascending: example i is query row examples[i].
+  examples: the query rows with at least one positive, ascending: example i is query row examples[i].
+  dangling: judgements of passages that the corpus lacks, numbered from 0 among themselves; None: there are none.
+  negatives: the hard negatives of each query row, if the data have any.
+  info: what the task declares of its evaluation. files: path -> size and md5 of what was read.
   """
 
   name: str
@@ -34,11 +41,32 @@ class RetrievalData(NamedTuple):
   examples: Int[np.ndarray, "e"]
   fingerprint: str
   teacher_scores: TeacherScores | None = None
+  dangling: Relevance | None = None
+  negatives: HardNegatives | None = None
+  info: TaskInfo = TaskInfo()
+  files: Mapping[str, Mapping[str, Any]] = {}
 
   @property
   def num_examples(self) -> int:
     """The number of queries that can be trained on."""
     return len(self.examples)
+
+  @property
+  def judged(self) -> Int[np.ndarray, "e"]:
+    """The query rows that evaluation searches for: those with any judgement, also if none of them is positive."""
+    counts = np.diff(self.relevance.offsets)
+    if self.dangling is not None:
+      counts = counts + np.diff(self.dangling.offsets)
+    return np.flatnonzero(counts > 0).astype(np.int32)
+
+  def judgements(self, query_row: int) -> tuple[Int[np.ndarray, "r"], Int[np.ndarray, "r"]]:
+    """Returns the passage rows judged for one query, and their grades. A passage that the corpus lacks has a row from
+    passages.num_rows on: no search finds it, and the best possible ranking has it."""
+    rows, grades = self.relevance.row(query_row)
+    if self.dangling is None:
+      return rows, grades
+    lost, lost_grades = self.dangling.row(query_row)
+    return np.concatenate([rows, self.passages.num_rows + lost]), np.concatenate([grades, lost_grades])
 
 
 def load(
@@ -92,17 +120,32 @@ def load(
     parts["teacher_scores"] = scores.fingerprint
   fingerprint = short_hash(parts)
   return RetrievalData(
-    source.name, source.split, queries, passages, table.relevance, examples, fingerprint, scores
+    source.name,
+    source.split,
+    queries,
+    passages,
+    table.relevance,
+    examples,
+    fingerprint,
+    scores,
+    dangling=table.dangling,
+    negatives=table.negatives,
+    info=source.info,
+    files=table.files,
   )
 
 
-def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int, epoch: int) -> Batch:
+def make_batch(
+  data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int, epoch: int, hard_negatives: int = 0
+) -> Batch:
   """Returns the Batch (numpy) of the given examples; index -1 is padding: weight 0, rows -1, tokens 0.
 
   The positive of a query that has several is drawn by a pure function of (seed, epoch, query row): the same in
   every batch of an epoch, whatever the batch size and the number of processes, and another one in the next.
   Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number.
   targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some.
+  hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves
+  places empty: row -1, tokens 0, which a loss does not count.
 
   Raises: IndexError for an index outside [-1, num_examples).
   """
@@ -113,6 +156,9 @@ def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int,
   positives = data.relevance.positives(query_rows)
   choice = _draw(positives, query_rows, seed=seed, epoch=epoch)
   passage_rows = np.take_along_axis(positives, choice[:, None], axis=1)[:, 0]
+  if hard_negatives:
+    drawn = _hard_negatives(data, query_rows, hard_negatives, seed=seed, epoch=epoch)
+    passage_rows = np.concatenate([passage_rows, drawn.reshape(-1)])
   queries, passages = _identities(data.queries, query_rows), _identities(data.passages, passage_rows)
   scores = data.teacher_scores
   return Batch(
@@ -127,12 +173,20 @@ def make_batch(data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int,
   )
 
 
+def _hard_negatives(
+  data: RetrievalData, query_rows: Int[np.ndarray, "q"], per_query: int, *, seed: int, epoch: int
+) -> Int[np.ndarray, "q n"]:
+  if data.negatives is None:
+    return np.full((len(query_rows), per_query), -1, np.int32)
+  return data.negatives.draw(query_rows, per_query=per_query, seed=seed, epoch=epoch)
+
+
 def _draw(
   positives: Int[np.ndarray, "q r"], query_rows: Int[np.ndarray, "q"], *, seed: int, epoch: int
 ) -> Int[np.ndarray, "q"]:
   """Returns the column of one positive of each row; 0 for a padding row."""
   counts = np.maximum(np.count_nonzero(positives >= 0, axis=1), 1)
-  return (_mixed(query_rows, seed, epoch) % counts.astype(np.uint64)).astype(np.int64)
+  return (mixed(query_rows, seed, epoch) % counts.astype(np.uint64)).astype(np.int64)
 
 
 def _grades(
@@ -141,18 +195,6 @@ def _grades(
   """Returns the grade of each row's positive of that column, 0 for a padding row."""
   places = relevance.offsets[np.maximum(query_rows, 0)] + choice
   return np.where(query_rows >= 0, relevance.grades[places], 0).astype(np.float32)
-
-
-def _mixed(rows: Int[np.ndarray, "q"], seed: int, epoch: int) -> np.ndarray:
-  """Returns a uint64 hash of (seed, epoch, row) for each row: SplitMix64's finalizer (Steele et al. 2014, fig. 15)
-  applied once a word."""
-  state = np.zeros(len(rows), np.uint64)
-  for word in (seed, epoch, rows):
-    state = state + np.asarray(word).astype(np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state = state ^ (state >> np.uint64(31))
-  return state
 
 
 def _identities(store: TokenStore, rows: np.ndarray) -> np.ndarray:

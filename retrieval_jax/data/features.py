@@ -10,19 +10,20 @@ gin file exchanges the model and no Task changes. One example is one (query, pos
     title        string  optional, default "": the passage's title, which `targets` is then without. The model's
                          passage_template joins them; people, and BM25, see "title text"
     relevance    int32   optional, default 1; > 0 is a positive, <= 0 is judged and not one
+    negative_targets  strings [n]  optional: the texts of hard negatives of this query
+    negative_ids      strings [n]  optional: their ids; without them equal texts are one passage
 
 Splits of pairs are train, dev and test, as far as they exist. A split "corpus" holds passages alone (passage_id,
 targets, title): the rows that evaluation searches, and the passage rows of every other split. Without it, a split's
 passages are those of its own pairs. Ids are opaque strings, unique within a Task.
 """
 
-import contextlib
+import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from retrieval_jax.data.seqio_loading import load_seqio
-from retrieval_jax.errors import UserError
 
 if TYPE_CHECKING:
   import seqio
@@ -33,31 +34,73 @@ PASSAGE_ID: Final = "passage_id"
 PASSAGE: Final = "targets"
 TITLE: Final = "title"
 RELEVANCE: Final = "relevance"
+NEGATIVES: Final = "negative_targets"
+NEGATIVE_IDS: Final = "negative_ids"
 CORPUS: Final = "corpus"
+LISTS: Final = (NEGATIVES, NEGATIVE_IDS)
 
-Example = Mapping[str, str | int]
+Example = Mapping[str, str | int | Sequence[str]]
 
 _TASKS: "dict[str, TextTask]" = {}
-_ERRORS: dict[str, UserError] = {}
-_HELD: set[str] = set()
+
+
+class TaskInfo(NamedTuple):
+  """What a task declares of itself beside its examples: how it is evaluated, and where it comes from.
+
+  metrics: what evaluation reports, by name (metrics/ranking.py).
+  relevant_from: the least grade that metrics of relevant-or-not (p, mrr, recall, map, ...) count; nDCG takes all grades.
+  drop_identical: a result whose id is the query's own is no result, as where queries are passages of the corpus.
+  query_length, passage_length: tokens that published results read; a model that reads less is told so.
+  template: how published results join title and text.
+  source: where the files come from and under which licence, in words.
+  checksums: md5 of files as published, by file name; a file that differs is warned about.
+  counts: published numbers by split ("corpus" counts passages, others judged queries); others are warned about.
+
+  Example: `TaskInfo(metrics=("mrr@10", "recall@1000"), counts={"dev_small": 6980})`.
+  """
+
+  metrics: Sequence[str] = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
+  relevant_from: int = 1
+  drop_identical: bool = False
+  query_length: int | None = None
+  passage_length: int | None = None
+  template: str | None = None
+  source: str = ""
+  checksums: Mapping[str, str] = {}
+  counts: Mapping[str, int] = {}
 
 
 class TextTask(NamedTuple):
   """A text task made by a plain Python reader: known here without TensorFlow, and a seqio Task when seqio is there.
+
+  read: split -> examples, always in the same order.
+  fingerprint: changes when the examples do; must be cheap.
+  files: those that are read, whose checksums reports name.
 
   Example: `register(TextTask("toy", splits=("train",), read=read_toy, fingerprint=lambda: "1"))`.
   """
 
   name: str
   splits: Sequence[str]
-  read: Callable[[str], Iterator[Example]]  # split -> examples
-  fingerprint: Callable[[], str]  # changes when the examples do; must be cheap
+  read: Callable[[str], Iterator[Example]]
+  fingerprint: Callable[[], str]
+  info: TaskInfo = TaskInfo()
+  files: Callable[[], Sequence[pathlib.Path]] = lambda: ()
 
 
 def pair(
-  query_id: str, query: str, passage_id: str, passage: str, relevance: int = 1, *, title: str = ""
-) -> dict[str, str | int]:
-  """Returns one example of a split of pairs; a passage without a title has no such feature."""
+  query_id: str,
+  query: str,
+  passage_id: str,
+  passage: str,
+  relevance: int = 1,
+  *,
+  title: str = "",
+  negatives: Sequence[str] = (),
+  negative_ids: Sequence[str] = (),
+) -> Example:
+  """Returns one example of a split of pairs; a feature that says nothing (no title, no negatives) is not in it."""
+  lists = {name: values for name, values in zip(LISTS, (negatives, negative_ids), strict=True) if values}
   titled = {TITLE: title} if title else {}
   return {
     QUERY_ID: query_id,
@@ -66,10 +109,11 @@ def pair(
     PASSAGE: passage,
     **titled,
     RELEVANCE: relevance,
+    **lists,
   }
 
 
-def passage(passage_id: str, text: str, *, title: str = "") -> dict[str, str | int]:
+def passage(passage_id: str, text: str, *, title: str = "") -> Example:
   """Returns one example of the split "corpus"; a passage without a title has no such feature."""
   return {PASSAGE_ID: passage_id, PASSAGE: text, **({TITLE: title} if title else {})}
 
@@ -102,9 +146,9 @@ def seqio_features() -> Mapping[str, Any]:
   import seqio
   import tensorflow as tf
 
-  def feature(dtype: Any, required: bool) -> Any:
+  def feature(dtype: Any, required: bool, rank: int = 0) -> Any:
     vocabulary = seqio.PassThroughVocabulary(size=0)
-    return seqio.Feature(vocabulary, add_eos=False, required=required, dtype=dtype, rank=0)
+    return seqio.Feature(vocabulary, add_eos=False, required=required, dtype=dtype, rank=rank)
 
   return {
     QUERY_ID: feature(tf.string, False),
@@ -113,25 +157,9 @@ def seqio_features() -> Mapping[str, Any]:
     PASSAGE: feature(tf.string, True),
     TITLE: feature(tf.string, False),
     RELEVANCE: feature(tf.int32, False),
+    NEGATIVES: feature(tf.string, False, rank=1),
+    NEGATIVE_IDS: feature(tf.string, False, rank=1),
   }
-
-
-@contextlib.contextmanager
-def reader_errors(name: str) -> Iterator[None]:
-  """Raises the UserError with which the task's reader ended inside the block, without tf.data's page of traceback.
-
-  Inside, such an error ends the reader's examples in silence and is kept for the end of the block; a reader used
-  elsewhere raises it through tf.data, so that nobody takes half the data for all of it.
-  """
-  _ERRORS.pop(name, None)
-  _HELD.add(name)
-  try:
-    yield
-  finally:
-    _HELD.discard(name)
-  error = _ERRORS.pop(name, None)
-  if error is not None:
-    raise error
 
 
 def _dataset_function(task: TextTask) -> Callable[..., Any]:
@@ -143,24 +171,24 @@ def _dataset_function(task: TextTask) -> Callable[..., Any]:
 
     names = [PASSAGE_ID, PASSAGE, TITLE]
     if split != CORPUS:
-      names += [QUERY_ID, QUERY, RELEVANCE]
+      names += [QUERY_ID, QUERY, RELEVANCE, *LISTS]
     dtypes = {name: tf.int32 if name == RELEVANCE else tf.string for name in names}
-    signature = {name: tf.TensorSpec((), dtype) for name, dtype in dtypes.items()}
+    signature = {
+      name: tf.TensorSpec((None,) if name in LISTS else (), dtype) for name, dtype in dtypes.items()
+    }
     return tf.data.Dataset.from_generator(lambda: _tensor_values(task, split), output_signature=signature)
 
   return dataset
 
 
-def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, bytes | int]]:
-  _ERRORS.pop(task.name, None)
-  try:
-    for example in task.read(split):
-      yield {
-        # Unpaired surrogates (JSON can spell them) have no UTF-8: they become question marks.
-        name: value.encode("utf-8", errors="replace") if isinstance(value, str) else value
-        for name, value in ({TITLE: ""} | dict(example)).items()
-      }
-  except UserError as error:
-    _ERRORS[task.name] = error
-    if task.name not in _HELD:
-      raise
+def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, Any]]:
+  absent = {TITLE: ""} if split == CORPUS else {TITLE: "", RELEVANCE: 1, NEGATIVES: [], NEGATIVE_IDS: []}
+  for example in task.read(split):
+    yield {name: _bytes(value) for name, value in (absent | dict(example)).items()}
+
+
+def _bytes(value: Any) -> Any:
+  """Returns text as UTF-8. Unpaired surrogates (JSON can spell them) have none: they become question marks."""
+  if isinstance(value, str):
+    return value.encode("utf-8", errors="replace")
+  return value if isinstance(value, int) else [_bytes(part) for part in value]

@@ -42,6 +42,15 @@ class BeirFolder(NamedTuple):
     """Yields the examples of a split through seqio."""
     return _examples(self.task(), split)
 
+  @property
+  def info(self) -> features.TaskInfo:
+    """What the task declares of its evaluation."""
+    return self.task().info
+
+  def files(self) -> Sequence[pathlib.Path]:
+    """Returns the files that are read."""
+    return self.task().files()
+
   def task(self) -> features.TextTask:
     """Returns the text task of the folder."""
     folder = resolve(self.path)
@@ -58,6 +67,7 @@ class BeirFolder(NamedTuple):
       splits=(*splits, features.CORPUS),
       read=read,
       fingerprint=lambda: _fingerprint([readers.beir_file(folder, name) for name in names]),
+      files=lambda: [readers.beir_file(folder, name) for name in names],
     )
 
 
@@ -101,6 +111,15 @@ class TsvPairs(NamedTuple):
     """Yields the examples of a split through seqio."""
     return _examples(self.task(), split)
 
+  @property
+  def info(self) -> features.TaskInfo:
+    """What the task declares of its evaluation."""
+    return self.task().info
+
+  def files(self) -> Sequence[pathlib.Path]:
+    """Returns the files that are read."""
+    return self.task().files()
+
   def task(self) -> features.TextTask:
     """Returns the text task of the files."""
     files = self._files()
@@ -109,6 +128,7 @@ class TsvPairs(NamedTuple):
       splits=tuple(files),
       read=lambda split: readers.read_tsv_pairs(files[split]),
       fingerprint=lambda: _fingerprint(list(files.values())),
+      files=lambda: list(files.values()),
     )
 
   def _files(self) -> Mapping[str, pathlib.Path]:

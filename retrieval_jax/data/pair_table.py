@@ -1,9 +1,11 @@
 """Text and judgements of a split on disk, read from its source once: what every vocabulary then tokenises."""
 
+import hashlib
+import json
 import logging
 import pathlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,25 +14,29 @@ from tqdm import tqdm
 
 from retrieval_jax.data import features
 from retrieval_jax.data.built_folder import built_folder, reading, short_hash
+from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.task_source import Source
 from retrieval_jax.data.text_rows import RowWriter, TextRows
-from retrieval_jax.data.text_table import TextWriter
+from retrieval_jax.data.text_table import TextWriter, text_id
 from retrieval_jax.errors import UserError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MOST_MISSING = 0.01  # beyond this share of dangling judgements the corpus is of another version than they
 LOG = logging.getLogger(__name__)
 
 
 class PairTable(NamedTuple):
-  """Folders of text rows of both sides, and who answers whom."""
+  """Folders of text rows of both sides, who answers whom, and what it was read from."""
 
   queries: pathlib.Path
   passages: pathlib.Path
   relevance: Relevance
   fingerprint: str
   passages_fingerprint: str
+  dangling: Relevance | None  # judgements of passages that the corpus lacks, which are numbered from 0
+  negatives: HardNegatives | None
+  files: Mapping[str, Mapping[str, Any]]  # what was read: path -> {"bytes", "md5"}
 
 
 def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
@@ -66,10 +72,19 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
     definition=definition,
     build=lambda folder: _write_pairs(source, folder, corpus),
   )
-  with reading(folder):
-    relevance = Relevance.read(folder / "relevance.npz")
   home = corpus or folder
-  return PairTable(folder / "queries", home / "passages", relevance, fingerprint, home.name)
+  dangling, negatives = folder / "dangling.npz", folder / "negatives.npz"
+  with reading(folder):
+    return PairTable(
+      folder / "queries",
+      home / "passages",
+      Relevance.read(folder / "relevance.npz"),
+      fingerprint,
+      home.name,
+      dangling=Relevance.read(dangling) if dangling.exists() else None,
+      negatives=HardNegatives.read(negatives) if negatives.exists() else None,
+      files=json.loads((folder / "files.json").read_bytes()),
+    )
 
 
 def _write_corpus(source: Source, folder: pathlib.Path) -> None:
@@ -83,21 +98,61 @@ def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | No
   where = f"{source.name}, split {source.split}"
   queries = RowWriter(folder / "queries")
   passages = RowWriter(folder / "passages") if corpus is None else RowLookup(corpus / "passages", folder)
-  grades = array("i")
-  for example in _progress(source, source.split):
+  grades, owners = (
+    array("i"),
+    array("q"),
+  )  # a passage's owner: the number n of its pair, or -1 - n for a negative
+  for number, example in enumerate(_progress(source, source.split)):
     queries.add(str(example[features.QUERY_ID]), str(example[features.QUERY]))
     passages.add(*_passage(example))
-    grades.append(int(example.get(features.RELEVANCE, 1)))
+    grades.append(int(example.get(features.RELEVANCE, 1)))  # pyright: ignore[reportArgumentType]  (never a list)
+    owners.append(number)
+    for identifier, text in _negatives(example, where):
+      passages.add(identifier, text, "")
+      owners.append(-1 - number)
   query_rows = queries.finish(f"{where}, queries")
   passage_rows = passages.finish(f"{where}, passages")
-  known = passage_rows >= 0
-  relevance = Relevance.from_pairs(
-    query_rows[known],
-    passage_rows[known],
-    np.array(grades, np.int32)[known],
-    num_queries=int(query_rows.max()) + 1,
-  )
-  relevance.save(folder / "relevance.npz")
+  _save_pairs(folder, query_rows, passage_rows, np.array(owners), np.array(grades, np.int32))
+  with open(folder / "files.json", "w", encoding="utf-8") as file:
+    json.dump(describe_files(source.files()), file)
+
+
+def _save_pairs(
+  folder: pathlib.Path,
+  query_rows: Int[np.ndarray, "e"],
+  passage_rows: Int[np.ndarray, "x"],
+  owners: Int[np.ndarray, "x"],
+  grades: Int[np.ndarray, "e"],
+) -> None:
+  """Writes the judgements, those of passages that are not there (rows below 0), and the hard negatives."""
+  num_queries = int(query_rows.max()) + 1
+  judged = passage_rows[owners >= 0]
+  there = judged >= 0
+  known = Relevance.from_pairs(query_rows[there], judged[there], grades[there], num_queries=num_queries)
+  known.save(folder / "relevance.npz")
+  if not there.all():
+    lost = ~there
+    dangling = Relevance.from_pairs(
+      query_rows[lost], -1 - judged[lost], grades[lost], num_queries=num_queries
+    )
+    dangling.save(folder / "dangling.npz")
+  negative = (owners < 0) & (passage_rows >= 0)
+  if negative.any():
+    of_queries, rows = query_rows[-1 - owners[negative]], passage_rows[negative]
+    kept = ~known.has(of_queries, rows)  # a pair's negative may be the positive of another pair of its query
+    HardNegatives.from_pairs(of_queries[kept], rows[kept], num_queries).save(folder / "negatives.npz")
+
+
+def _negatives(example: features.Example, where: str) -> Iterator[tuple[str, str]]:
+  """Yields id and text of each hard negative of an example; a text without an id gets the one of its hash."""
+  texts, ids = (list(example.get(name, ())) for name in features.LISTS)  # pyright: ignore[reportArgumentType]
+  if texts and ids and len(texts) != len(ids):
+    raise UserError(
+      f"{where}: query {example[features.QUERY_ID]!r} has {len(texts)} negative_targets and {len(ids)} negative_ids; "
+      "expected one each, or none of one of them."
+    )
+  for text, identifier in zip(texts or [""] * len(ids), ids or map(text_id, texts), strict=True):
+    yield str(identifier), str(text)
 
 
 def _passage(example: features.Example) -> tuple[str, str, str]:
@@ -125,23 +180,39 @@ class RowLookup:
     self._ids.add(id)
 
   def finish(self, where: str) -> Int[np.ndarray, "e"]:
-    """Returns the corpus row of each `add`, -1 for an id that the corpus lacks; says how many those are.
+    """Returns the corpus row of each `add`; -1 - m for the missing passage m, numbered from 0. Says how many miss.
 
     Raises: UserError if they are more than 1%.
     """
-    rows = self._corpus.rows_of_hashes(self._ids.hashes)
+    hashes = self._ids.hashes
+    rows = self._corpus.rows_of_hashes(hashes)
     missing = np.flatnonzero(rows < 0)
     if missing.size:
-      examples = ", ".join(repr(self._ids.read(int(i))) for i in missing[:3])
-      message = (
-        f"{where}: {missing.size} of {len(rows)} judgements name passages that the corpus lacks ({examples})"
-      )
-      if missing.size > MOST_MISSING * len(rows):
-        raise UserError(
-          f"{message}. Above 1% the corpus is of another version: get the files of one release."
-        )
-      LOG.warning("%s: they are left out.", message)
+      _warn_of_missing(where, len(rows), missing.size, [self._ids.read(int(i)) for i in missing[:3]])
+    _, numbers = np.unique(hashes[missing], return_inverse=True)
+    rows[missing] = -1 - numbers
     self._ids.close(np.zeros(0, np.int64))
     for path in self._folder.glob("wanted.*"):
       path.unlink()
     return rows
+
+
+def _warn_of_missing(where: str, total: int, missing: int, first: Sequence[str]) -> None:
+  message = f"{where}: {missing} of {total} judgements name passages that the corpus lacks ({', '.join(map(repr, first))})"
+  if missing > MOST_MISSING * total:
+    raise UserError(f"{message}. Above 1% the corpus is of another version: get the files of one release.")
+  LOG.warning(
+    "%s: nothing can find these, but a metric counts them among what should have been found.", message
+  )
+
+
+def describe_files(paths: Sequence[pathlib.Path]) -> dict[str, dict[str, Any]]:
+  """Returns size and md5 of each file, by its path: what a report names, so that two can be compared."""
+  found = {}
+  for path in paths:
+    digest = hashlib.md5(usedforsecurity=False)
+    with open(path, "rb") as file:
+      while block := file.read(2**20):
+        digest.update(block)
+    found[str(path)] = {"bytes": path.stat().st_size, "md5": digest.hexdigest()}
+  return found

@@ -4,7 +4,6 @@ Lines end at the byte "\\n" and nowhere else: U+2028, U+0085 and a carriage retu
 """
 
 import gzip
-import hashlib
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from retrieval_jax.data import features
 from retrieval_jax.data.pair_table import MOST_MISSING
+from retrieval_jax.data.text_table import text_id
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
@@ -103,11 +103,6 @@ def _tsv_header(values: list[str], where: str) -> list[str]:
       "lower case without spaces, at least query and passage. If it is a pair, put the line query<TAB>passage above it."
     )
   return ["query", "passage"]
-
-
-def text_id(text: str) -> str:
-  """Returns an id for a text that has none: 32 hexadecimal digits of its hash, so that equal texts have one id."""
-  return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _grade(text: str, where: str) -> int:

@@ -117,3 +117,8 @@ def hash64(data: bytes) -> int:
 def hash_text(text: str) -> int:
   """Returns the hash that TextWriter gives this string."""
   return hash64(text.encode("utf-8", errors="replace"))
+
+
+def text_id(text: str) -> str:
+  """Returns an id for a text that has none: 32 hexadecimal digits of its hash, so that equal texts have one id."""
+  return hashlib.blake2b(text.encode("utf-8", errors="replace"), digest_size=16).hexdigest()

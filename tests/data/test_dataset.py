@@ -126,7 +126,9 @@ def test_a_corpus_split_holds_the_passages_of_every_split(
   assert first.relevance.row(0)[0].tolist() == [149]
   assert second.num_examples == len(train)
   assert second.queries.num_rows == len(train) + 1
-  assert "1 of 110 judgements name passages that the corpus lacks ('gone'): they are left out" in caplog.text
+  assert (
+    "1 of 110 judgements name passages that the corpus lacks ('gone'): nothing can find these" in caplog.text
+  )
   assert not list(tmp_path.glob("texts/*/wanted*"))
 
 

@@ -87,16 +87,38 @@ def test_mistakes(
     load(source, inputs, cache=tmp_path)
 
 
-def test_a_readers_error_comes_through_seqio_unchanged():
+def test_a_task_is_the_same_through_seqio():
   def read(split: str):
-    yield features.pair("q", "red", "p", "a \ud800")
+    yield features.pair(
+      "q", "red", "p", "a \ud800", 2, title="t", negatives=["x", ""], negative_ids=["1", "2"]
+    )
+    yield features.pair("q", "red", "r", "b")
+
+  task = features.TextTask("through_seqio", ("train",), read, lambda: "1")
+  features.register(task)
+  dataset = features.add_to_seqio(task).get_dataset(None, split="train", shuffle=False)
+  first, second = dataset.as_numpy_iterator()
+  assert first["targets"] == b"a ?"  # an unpaired surrogate has no UTF-8
+  assert first["negative_targets"].tolist() == [b"x", b""]
+  assert first["negative_ids"].tolist() == [b"1", b"2"]
+  assert (first["title"], first["relevance"]) == (b"t", 2)
+  assert (second["title"], second["relevance"], len(second["negative_ids"])) == (b"", 1, 0)
+
+
+def test_a_readers_error_comes_unchanged_and_also_ends_a_pipeline_of_seqio():
+  def read(split: str):
+    yield features.pair("q", "red", "p", "green")
     raise UserError("x.tsv:2: 1 columns, expected 2")
 
-  features.register(features.TextTask("broken_reader", ("train",), read, lambda: "1"))
+  task = features.TextTask("broken_reader", ("train",), read, lambda: "1")
+  features.register(task)
   examples = TaskSource("broken_reader").examples("train")
-  assert next(examples)["targets"] == "a ?"
+  assert next(examples)["targets"] == "green"
   with pytest.raises(UserError, match=r"^x\.tsv:2: 1 columns, expected 2$"):
     next(examples)
+  dataset = features.add_to_seqio(task).get_dataset(None, split="train", shuffle=False)
+  with pytest.raises(Exception, match=r"x\.tsv:2: 1 columns, expected 2"):
+    list(dataset.as_numpy_iterator())
 
 
 def test_seqio_users_find_our_tasks():

@@ -20,6 +20,11 @@ class ListSource(NamedTuple):
   name: str = "toy"
   version: str = "1"
   log: pathlib.Path | None = None
+  info: features.TaskInfo = features.TaskInfo()
+  paths: Sequence[pathlib.Path] = ()
+
+  def files(self) -> Sequence[pathlib.Path]:
+    return self.paths
 
   def splits(self) -> Sequence[str]:
     return list(self.data)

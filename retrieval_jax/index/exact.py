@@ -1,173 +1,95 @@
-"""Exact search by inner product: every passage is scored, on all local devices, in chunks of bounded memory."""
+"""Exact search by inner product: every passage is scored, in chunks of bounded memory."""
 
-import functools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float
 
-from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
-from retrieval_jax.records import AnyArray, Ranking
-
-_AXIS = "device"  # of the mesh, and of every array below whose first axis is one slice per device
-_SLICED, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
-_MAX_ROWS = 2**31 - 1
-
-
-class _Best(NamedTuple):
-  """The best rows so far of a block of queries, best first; row -1 with score -inf where there are none yet."""
-
-  scores: Float[AnyArray, "devices q k"]
-  rows: Int[AnyArray, "devices q k"]
-
-
-class _Chunk(NamedTuple):
-  """One piece of the corpus per device. Rows from `stop` on are padding."""
-
-  embeddings: Float[AnyArray, "devices rows d"]
-  start: Int[AnyArray, "devices"]  # the corpus row of the first
-  stop: Int[AnyArray, "devices"]
-
-
-def _top(scores: Float[Array, "q x"], rows: Int[Array, "q x"], k: int) -> tuple[Array, Array]:
-  """Returns the k best columns. top_k takes the first of equal ones, and callers order equal ones by row."""
-  best, places = jax.lax.top_k(scores, k)
-  return best, jnp.take_along_axis(rows, places, axis=1)
-
-
-def _merge_slice(best: _Best, queries: Float[Array, "q d"], chunk: _Chunk) -> _Best:
-  """Returns the best of `best` and the chunk, on one device. The chunk's rows come after all rows of `best`."""
-  k, size = best.rows.shape[-1], chunk.embeddings.shape[1]
-  rows = chunk.start + jnp.arange(size, dtype=jnp.int32)
-  real = rows < chunk.stop
-  scores = scoring.dot(queries, chunk.embeddings[0])
-  scores = jnp.where(scores == 0, 0.0, scores)  # top_k would put 0 above -0
-  scores = jnp.where(real[None, :], scores, -jnp.inf)
-  rows = jnp.broadcast_to(jnp.where(real, rows, -1)[None, :], scores.shape)
-  found_scores, found_rows = _top(scores, rows, min(k, size))
-  merged = _top(
-    jnp.concatenate([best.scores[0], found_scores], axis=1),
-    jnp.concatenate([best.rows[0], found_rows], axis=1),
-    k,
-  )
-  return _Best(merged[0][None], merged[1][None])
-
-
-@functools.partial(jax.jit, static_argnames="mesh")
-def _merge(mesh: Mesh, best: _Best, queries: Float[Array, "q d"], chunk: _Chunk) -> _Best:
-  sliced = jax.shard_map(
-    _merge_slice, mesh=mesh, in_specs=(_SLICED, _WHOLE, _SLICED), out_specs=_SLICED, check_vma=True
-  )
-  return sliced(best, queries, chunk)
-
-
-@jax.jit
-def _join(best: _Best) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
-  """Returns the best over all devices. Device d has smaller rows than device d + 1, so ties stay in row order."""
-  _, q, k = best.rows.shape
-  scores, rows = (jnp.moveaxis(x, 0, 1).reshape(q, -1) for x in best)
-  return _top(scores, rows, k)
-
-
-def _check_finite(name: str, embeddings: Float[np.ndarray, "r d"], first_row: int) -> None:
-  sums = embeddings.sum(axis=1)  # one pass without a temporary; only suspects are looked at closely
-  for row in np.flatnonzero(~np.isfinite(sums)):
-    if not np.isfinite(embeddings[row]).all():
-      raise UserError(
-        f"The embedding of {name} {first_row + row} is not finite. The model that made it has diverged, or its "
-        "file is damaged: look at the training loss, or encode again."
-      )
-
-
-def _chunks(corpus: Float[np.ndarray, "c d"], devices: int, chunk_rows: int) -> Iterator[_Chunk]:
-  """Yields the pieces of the corpus, all of one shape, in host memory.
-
-  Device d has a contiguous part of the corpus, and goes through it in order.
-  """
-  count, width = corpus.shape
-  part = -(-count // devices)
-  size = min(chunk_rows, part)
-  firsts = np.minimum(np.arange(devices) * part, count)
-  lasts = np.minimum(firsts + part, count)
-  for offset in range(0, part, size):
-    start, stop = firsts + offset, np.minimum(firsts + offset + size, lasts)
-    # A fresh buffer each time: the device may still read the last one.
-    embeddings = np.zeros((devices, size, width), np.float32)
-    for d in range(devices):
-      if start[d] < stop[d]:
-        embeddings[d, : stop[d] - start[d]] = corpus[start[d] : stop[d]]
-        _check_finite("passage", embeddings[d], int(start[d]))
-    yield _Chunk(embeddings, start.astype(np.int32), stop.astype(np.int32))
-
-
-def _check(
-  corpus: Float[np.ndarray, "c d"], queries: Float[np.ndarray, "q d"], sizes: dict[str, int]
-) -> None:
-  if corpus.ndim != 2 or queries.ndim != 2 or corpus.shape[1] != queries.shape[1]:
-    raise UserError(
-      f"The corpus has the shape {corpus.shape} and the queries {queries.shape}; expected [passages, d] and "
-      "[queries, d] with the same d. Were they encoded by the same checkpoint?"
-    )
-  if not 0 < len(corpus) <= _MAX_ROWS:
-    raise UserError(f"The corpus has {len(corpus)} passages; expected 1 .. {_MAX_ROWS}.")
-  for name, size in sizes.items():
-    if size < 1:
-      raise UserError(f"search_exact: {name} is {size}; it must be at least 1.")
+from retrieval_jax.index import device_top_k, host_top_k
+from retrieval_jax.index.base import Embeddings, Index, check_corpus, check_queries
+from retrieval_jax.records import Ranking
 
 
 def search_exact(
-  corpus: Float[np.ndarray, "c d"],
+  corpus: Embeddings,
   queries: Float[np.ndarray, "q d"],
   *,
   k: int,
-  chunk_rows: int = 50_000,
-  query_rows: int = 256,
+  chunk_rows: int | None = None,
+  query_rows: int | None = None,
   devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]  (jax assigns the class)
 ) -> Ranking:
   """Returns the k passages with the largest inner products for each query, best first.
 
-  corpus may be a memory-mapped file, of any float type: it is read once, front to back, in parts of chunk_rows. Scores
-  are float32 inner products (cosines if the embeddings are normalised). Equal scores are ordered by row, the smaller
-  one first, across chunks and devices too. Where the corpus has fewer than k passages, rows are -1 and scores -inf.
+  corpus may be a memory-mapped file or several, of any float type: it is read once, front to back, in parts of
+  chunk_rows. Scores are float32 inner products (cosines if the embeddings are normalised). Equal scores are ordered by
+  row, the smaller one first, across chunks and devices too. Where the corpus has fewer than k passages, rows are -1 and
+  scores -inf.
 
-  devices: those to use, by default all of this process; each takes a contiguous part of the corpus.
-  Memory per device: query_rows * chunk_rows scores, two chunks, and q * k results; on the host, two chunks per device.
-  The last chunk and the last block of queries are padded, so that one shape is compiled.
+  Equal passages get equal scores within a search. The last bit of a score may change with chunk_rows, query_rows,
+  the devices or the number of queries: a matrix product sums in an order that its shape decides.
+
+  devices: those to use, each for a contiguous part of the corpus. By default all of this process; where these are CPUs,
+    numpy's matrix product with a scan of its own takes their place, which is several times faster there.
+  chunk_rows, query_rows: by default 1,024 and 1,024 in numpy, 50,000 and 256 on devices.
+
+  Time: c * q * d multiplications and additions; on CPUs one pass over the scores more, elsewhere one top-k of each chunk.
+  Memory, numpy: chunk_rows * query_rows scores, one chunk (a view of a float32 array), and 4 results of 8 bytes for each
+  of q * k. Devices, each: query_rows * chunk_rows scores, two chunks, and q * k results; on the host, two chunks per
+  device; the last chunk and the last block of queries are padded, so that one shape is compiled.
 
   Raises: UserError for an empty corpus, different widths, k < 1, and an embedding that is not finite (with its row).
 
   Example: `search_exact(np.eye(3), np.array([[1, 0, 0.5]]), k=2).rows` is `[[0, 2]]`.
   """
-  corpus, queries = np.asanyarray(corpus), np.asarray(queries, np.float32)
-  _check(corpus, queries, {"k": k, "chunk_rows": chunk_rows, "query_rows": query_rows})
-  _check_finite("query", queries, 0)
+  check_corpus(corpus)
+  queries = check_queries(corpus.shape, queries, k=k)
+  for name, size in {"chunk_rows": chunk_rows, "query_rows": query_rows}.items():
+    if size is not None and size < 1:
+      raise UserError(f"search_exact: {name} is {size}; it must be at least 1.")
   if not len(queries):
     return Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
-  devices = jax.local_devices() if devices is None else devices
-  mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
-  sliced, whole = NamedSharding(mesh, _SLICED), NamedSharding(mesh, _WHOLE)
-
-  # At least two: XLA:CPU's product with a single vector gives equal passages scores that differ in the last bit.
-  block = max(2, min(query_rows, len(queries)))
-  padded = np.pad(queries, ((0, -len(queries) % block), (0, 0)))
-  blocks = [jax.device_put(rows, whole) for rows in np.split(padded, len(padded) // block)]
-  shape = (len(devices), block, k)
-  nothing = jax.device_put(_Best(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)), sliced)
-  best = [nothing] * len(blocks)
-  for host_chunk in _chunks(corpus, len(devices), chunk_rows):
-    jax.block_until_ready(best)  # or the host would read ahead without bound
-    chunk = jax.device_put(host_chunk, sliced)
-    best = [_merge(mesh, b, q, chunk) for b, q in zip(best, blocks, strict=True)]
-
-  scores, rows = (
-    np.concatenate([np.asarray(x) for x in parts])[: len(queries)]
-    for parts in zip(*[_join(b) for b in best], strict=True)
-  )
-  if not np.isfinite(scores[rows >= 0]).all():
+  if devices is None and all(device.platform == "cpu" for device in jax.local_devices()):
+    found = host_top_k.search(
+      corpus, queries, k=k, chunk_rows=chunk_rows or host_top_k.ROWS, query_rows=query_rows or host_top_k.ROWS
+    )
+  else:
+    found = device_top_k.search(
+      corpus,
+      queries,
+      k=k,
+      chunk_rows=chunk_rows or device_top_k.CHUNK_ROWS,
+      query_rows=query_rows or device_top_k.QUERY_ROWS,
+      devices=jax.local_devices() if devices is None else devices,
+    )
+  if not np.isfinite(found.scores[found.rows >= 0]).all():
     raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
-  return Ranking(rows, scores)
+  return found
+
+
+class ExactIndex:
+  """A corpus as it is, searched by `search_exact`: no time to build, no memory of its own."""
+
+  def __init__(self, corpus: Embeddings) -> None:
+    check_corpus(corpus)
+    self._corpus = corpus
+
+  def search(self, queries: Float[np.ndarray, "q d"], *, k: int) -> Ranking:
+    """Returns the k passages with the largest inner products for each query."""
+    return search_exact(self._corpus, queries, k=k)
+
+  def __len__(self) -> int:
+    """Returns the number of passages."""
+    return len(self._corpus)
+
+
+def exact(corpus: Embeddings) -> Index:
+  """Returns the index that scores every passage.
+
+  Raises: UserError if the corpus is not [c, d] or has no row.
+
+  Example: `exact(np.eye(3)).search(np.array([[1, 0, 0.5]]), k=2).rows` is `[[0, 2]]`.
+  """
+  return ExactIndex(corpus)

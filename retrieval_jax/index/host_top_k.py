@@ -1,0 +1,128 @@
+"""The k largest inner products on CPUs: numpy's matrix product, and a scan that keeps what beats the k-th best so far.
+
+After the first chunks hardly a score does: of c passages in random order, about k (1 + log(c / k)) per query. So the
+scores are compared once, while they are still in the cache, and only those few are ever sorted. (XLA's top_k sorts every
+row of a chunk on CPUs, which takes longer than the product.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt64
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.index import order
+from retrieval_jax.index.base import Embeddings, check_finite, read_blocks
+from retrieval_jax.records import Ranking
+
+ROWS = 1024  # passages and queries per product: 4 MiB of scores, which stay in the cache for the comparison
+_MULTIPLE = (
+  16  # of both: smaller or odd products go other ways through a BLAS, and equal passages could score apart
+)
+_DENSE = 8  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class _Results(NamedTuple):
+  """Results in any order: whose they are, and their keys."""
+
+  queries: Int[np.ndarray, "x"]
+  keys: UInt64[np.ndarray, "x"]
+
+
+class _Best:
+  """The best results so far of a block of queries, over chunks that come in row order."""
+
+  def __init__(self, queries: int, k: int) -> None:
+    self._k = k
+    self._found = np.full((queries, k), order.NOTHING)
+    self._threshold = np.full(queries, -np.inf, np.float32)  # at most the k-th best score so far
+    self._waiting: list[_Results] = []
+
+  def add(self, scores: Float[np.ndarray, "r q"], first_row: int) -> None:
+    """Takes in a chunk's scores. A score equal to the k-th best loses: its row is larger."""
+    better = scores > self._threshold
+    places = np.flatnonzero(better)
+    if not len(places):
+      return
+    if len(places) > better.size // _DENSE:
+      rows = np.broadcast_to(first_row + np.arange(len(scores))[:, None], scores.shape)
+      self._merge(np.where(better, order.keys(scores, rows), order.NOTHING).T)
+      return
+    rows, queries = np.divmod(places.astype(np.uint32), np.uint32(scores.shape[1]))
+    self._waiting.append(_Results(queries, order.keys(scores.ravel()[places], rows + first_row)))
+    if sum(len(results.keys) for results in self._waiting) >= self._found.size:
+      self.flush()
+
+  def flush(self) -> UInt64[np.ndarray, "q k"]:
+    """Returns the keys of the best, all taken in; NOTHING where there are fewer than k."""
+    if self._waiting:
+      results = _Results(*(np.concatenate(parts) for parts in zip(*self._waiting, strict=True)))
+      self._waiting.clear()
+      self._merge(_grouped(results, len(self._found)))
+    return self._found
+
+  def _merge(self, found: UInt64[np.ndarray, "q x"]) -> None:
+    self._found = order.best(np.concatenate([self._found, found], axis=1), self._k)
+    self._threshold = order.scores(self._found[:, 0])
+
+
+def _grouped(results: _Results, count: int) -> UInt64[np.ndarray, "q x"]:
+  """Returns the keys as a matrix with a row for each of `count` queries, filled up with NOTHING."""
+  sort = np.argsort(results.queries, kind="stable")
+  queries, sizes = results.queries[sort], np.bincount(results.queries, minlength=count)
+  column = np.arange(len(queries)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+  grouped = np.full((count, sizes.max()), order.NOTHING)
+  grouped[queries, column] = results.keys[sort]
+  return grouped
+
+
+def _round_up(size: int, multiple: int) -> int:
+  return -(-size // multiple) * multiple
+
+
+def _check(chunk: Float[np.ndarray, "r d"], first_row: int, longest_query: float) -> None:
+  """Raises UserError if an embedding is not finite or an inner product may overflow.
+
+  |q . c| and every partial sum of it is at most |q| |c|, and |c| at most the norm of the whole chunk: one pass of BLAS,
+  which leaves the chunk in the cache.
+  """
+  flat = chunk.reshape(-1)
+  with np.errstate(over="ignore", invalid="ignore"):
+    norm = float(np.sqrt(np.dot(flat, flat)))
+  if norm * longest_query < _LARGEST:
+    return
+  check_finite("passage", chunk, first_row)
+  norm = float(np.sqrt(np.square(chunk, dtype=np.float64).sum(axis=1).max()))
+  if norm * longest_query >= _LARGEST:
+    raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
+
+
+def search(
+  corpus: Embeddings, queries: Float[np.ndarray, "q d"], *, k: int, chunk_rows: int, query_rows: int
+) -> Ranking:
+  """Returns the k passages with the largest inner products; `exact.search_exact` says more.
+
+  All products have one shape, padded with zeros: equal passages then get equal scores. chunk_rows and query_rows are
+  rounded up to a multiple of 16.
+
+  Raises: UserError for a passage that is not finite, and for embeddings so long that a product may overflow.
+  """
+  count, width = queries.shape
+  size = _round_up(min(chunk_rows, len(corpus)), _MULTIPLE)
+  blocks = -(-count // query_rows)
+  block = _round_up(-(-count // blocks), _MULTIPLE)
+  padded = np.pad(queries, ((0, blocks * block - count), (0, 0)))
+  columns = [np.ascontiguousarray(part.T) for part in np.split(padded, blocks)]
+  longest = float(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1).max()))
+  best = [_Best(block, min(k, len(corpus))) for _ in columns]
+  products = np.empty((size, block), np.float32)  # one buffer: what BLAS writes is in the cache already
+  for first, chunk in read_blocks(corpus, size):
+    _check(chunk, first, longest)
+    rows = len(chunk)
+    if rows < size:
+      chunk = np.concatenate([chunk, np.zeros((size - rows, width), np.float32)])
+    for part, found in zip(columns, best, strict=True):
+      np.matmul(chunk, part, out=products)
+      found.add(products[:rows], first)
+  return order.ranking(np.concatenate([found.flush() for found in best])[:count], k)

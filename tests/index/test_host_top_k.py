@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from retrieval_jax.errors import UserError
+from retrieval_jax.index import host_top_k
+
+
+def _full_sort(scores, k):
+  """Returns the rows of the k best scores: higher score, then smaller row."""
+  rows = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+  return np.lexsort((rows, -scores), axis=1)[:, :k]
+
+
+def _small_integers(seed, count, width=8):
+  """Embeddings whose inner products are exact and tie often."""
+  return np.random.default_rng(seed).integers(-2, 3, (count, width)).astype(np.float32)
+
+
+def _search(corpus, queries, k, chunk_rows=16, query_rows=16):
+  return host_top_k.search(corpus, queries, k=k, chunk_rows=chunk_rows, query_rows=query_rows)
+
+
+@pytest.mark.parametrize("chunk_rows", [16, 48, 1000])
+@pytest.mark.parametrize("k", [1, 5, 40, 1000])
+@pytest.mark.parametrize("queries", [1, 16, 35])
+def test_equals_a_full_sort_with_ties(queries, k, chunk_rows):
+  corpus, asked = _small_integers(0, 1000), _small_integers(1, queries)
+  found = _search(corpus, asked, k, chunk_rows)
+  scores = asked @ corpus.T
+  np.testing.assert_array_equal(found.rows, _full_sort(scores, k))
+  np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, found.rows, axis=1))
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_corpus_in_the_order_of_its_scores(step):
+  """Rising, every chunk has better ones than all before it; falling, only the first has any."""
+  corpus = np.repeat(np.arange(300), 2)[::step, None].astype(np.float32)
+  queries = np.array([[1.0], [-1.0]], np.float32)
+  np.testing.assert_array_equal(_search(corpus, queries, 25).rows, _full_sort(queries @ corpus.T, 25))
+
+
+def test_results_that_wait_are_taken_in_when_they_are_many():
+  """One better passage per chunk: too few to sort the chunk, and more of them than k before the end."""
+  corpus = np.zeros((64 * 16, 1), np.float32)
+  corpus[5::16, 0] = np.arange(1, 65)
+  np.testing.assert_array_equal(_search(corpus, np.ones((1, 1), np.float32), 3).rows, [[1013, 997, 981]])
+
+
+def test_equal_passages_in_several_chunks_get_equal_scores():
+  rng = np.random.default_rng(0)
+  corpus = rng.normal(size=(333, 100)).astype(np.float32)
+  same = np.sort(rng.permutation(333)[:150])
+  corpus[same] = corpus[same[0]]
+  queries = np.concatenate([corpus[same[:1]], rng.normal(size=(20, 100)).astype(np.float32)] * 2)
+  found = _search(corpus, queries, 333, chunk_rows=64, query_rows=16)
+  for rows, scores in zip(found.rows, found.scores, strict=True):
+    assert len(set(scores[np.isin(rows, same)].tolist())) == 1
+    np.testing.assert_array_equal(rows[np.isin(rows, same)], same)
+  np.testing.assert_array_equal(found.scores[0], found.scores[21])
+
+
+def test_the_corpus_is_read_once_front_to_back_in_chunks():
+  class Corpus:
+    shape, dtype, reads = (100, 4), np.dtype(np.float16), []
+
+    def __len__(self):
+      return 100
+
+    def __getitem__(self, rows):
+      self.reads.append((rows.start, min(rows.stop, 100)))
+      return np.ones((min(rows.stop, 100) - rows.start, 4), np.float16)
+
+  _search(Corpus(), np.ones((40, 4), np.float32), 3, chunk_rows=48)
+  assert Corpus.reads == [(0, 48), (48, 96), (96, 100)]
+
+
+def test_long_embeddings_whose_products_stay_finite():
+  """The norm of a whole chunk times the query's is beyond float32, that of each passage is not."""
+  corpus = np.full((200, 1), 1e38, np.float32)
+  found = _search(corpus, np.array([[3.0]], np.float32), 2, chunk_rows=208)
+  np.testing.assert_array_equal(found.rows, [[0, 1]])
+
+
+def test_a_product_that_overflows_only_on_the_way():
+  """1e38 * 9 - 1e38 * 9 is no number in float32."""
+  with pytest.raises(UserError, match="overflow float32"):
+    _search(np.full((1, 2), 1e38, np.float32), np.array([[9.0, -9.0]], np.float32), 1)

@@ -70,7 +70,7 @@ class RetrievalEvaluator(NamedTuple):
     else:
       ranking = searcher.search(data, k=k)
     qrels = [data.relevance.row(int(row)) for row in data.examples]
-    means, _ = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics)
+    means = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics).means
     bad = [name for name, value in means.items() if not np.isfinite(value)]
     if bad:
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")

@@ -77,5 +77,5 @@ def our_ranking(model: DualEncoder) -> Ranking:
   assert np.diff(np.sort(scores, axis=1), axis=1).min() > 1e-5
   names = list(CORPUS)
   qrels = [([names.index(d) for d in grades], list(grades.values())) for grades in QRELS.values()]
-  means, values = evaluate_ranking(np.argsort(-scores, axis=1), qrels=qrels, metrics=["ndcg@10"])
+  means, values, _, _ = evaluate_ranking(np.argsort(-scores, axis=1), qrels=qrels, metrics=["ndcg@10"])
   return Ranking(scores, means["ndcg@10"], dict(zip(QUERIES, values["ndcg@10"].tolist(), strict=True)))

@@ -1,12 +1,16 @@
-"""Relevance judgements, and how the results of a ranking look in their light."""
+"""Relevance judgements, and what of them a ranking has found."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from retrieval_jax.errors import UserError
+
+BLOCK = 1 << 18  # results looked at together: a few arrays of 2 MB
+FEWEST_SLOTS = 1 << 12  # of the filter, bytes
+MOST_SLOTS = 1 << 22
 
 Pair = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 
@@ -14,8 +18,9 @@ Pair = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 class Qrels(NamedTuple):
   """Sparse judgements: query i has judged the passages rows[indptr[i]:indptr[i + 1]], with their grades.
 
-  A grade above 0 is relevant; 0 and below is not. A passage that the corpus lacks may stand here under any row that
-  no result has: it cannot be found, but it counts as one that should have been.
+  Grades above 0 are gains; a grade of 0 or below gains nothing, and a negative one costs nothing. A passage that the
+  corpus lacks may stand here under any row that no result has: it cannot be found, but it counts as one that should
+  have been.
   """
 
   indptr: Int[np.ndarray, "q+1"]
@@ -39,80 +44,145 @@ class Qrels(NamedTuple):
     return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
 
-class Judged(NamedTuple):
-  """What a metric may see of a ranking.
+class Placed(NamedTuple):
+  """Relevant passages in a ranking, by query and rank: the query, the rank from 0 and the grade of each."""
 
-  gains: the grade of each result, 0 for what is not relevant, not judged or not there.
-  relevant: how many relevant passages each query has, found or not.
-  ideal_*: the relevant passages as the best possible ranking has them: query, rank from 0, grade.
+  queries: Int[np.ndarray, "e"]
+  ranks: Int[np.ndarray, "e"]
+  grades: Float[np.ndarray, "e"]
+
+  def where(self, kept: Bool[np.ndarray, "e"]) -> "Placed":
+    return Placed(self.queries[kept], self.ranks[kept], self.grades[kept])
+
+
+class Judged(NamedTuple):
+  """What a metric may see of a ranking: the passages of a grade above 0, and where they were found.
+
+  hits: those found, where they were found.
+  ideal: all of them, found or not, as the best possible ranking has them.
+  relevant: how many there are of each query, found or not.
+  judged: whether the query has a judgement of any grade.
   """
 
-  gains: Float[np.ndarray, "q k"]
+  hits: Placed
+  ideal: Placed
   relevant: Int[np.ndarray, "q"]
-  ideal_queries: Int[np.ndarray, "e"]
-  ideal_ranks: Int[np.ndarray, "e"]
-  ideal_grades: Float[np.ndarray, "e"]
+  judged: Bool[np.ndarray, "q"]
 
   @property
   def num_queries(self) -> int:
     return len(self.relevant)
 
+  def graded_from(self, grade: float) -> "Judged":
+    """Returns the same with the passages of at least this grade alone."""
+    ideal = self.ideal.where(self.ideal.grades >= grade)  # the best come first: their ranks remain
+    relevant = np.bincount(ideal.queries, minlength=self.num_queries)
+    return Judged(self.hits.where(self.hits.grades >= grade), ideal, relevant, self.judged)
 
-def _first_repeated(queries: Int[np.ndarray, "e"], rows: Int[np.ndarray, "e"]) -> tuple[int, int] | None:
-  """Returns a (query, row) that comes twice in arrays sorted by both, or None."""
-  repeated = np.flatnonzero((queries[1:] == queries[:-1]) & (rows[1:] == rows[:-1]))
-  return (int(queries[repeated[0]]), int(rows[repeated[0]])) if len(repeated) else None
-
-
-def _check_results(results: Int[np.ndarray, "q k"]) -> None:
-  ordered = np.sort(results, axis=1)
-  repeated = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
-  if len(repeated):
-    query, place = repeated[0]
-    raise UserError(
-      f"The ranking of query {query} names passage {ordered[query, place]} twice; each result must be another one."
-    )
-
-
-def _grades_of(results: Int[np.ndarray, "q k"], judged: Qrels) -> Float[np.ndarray, "q k"]:
-  """Returns the grade of each result by binary search among the relevant passages, sorted by query and row."""
-  if not len(judged.rows):
-    return np.zeros(results.shape)
-  width = 1 + int(max(results.max(initial=0), judged.rows.max()))
-  keys = judged.queries() * width + judged.rows
-  wanted = np.arange(len(results))[:, None] * width + results
-  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-  return np.where((keys[places] == wanted) & (results >= 0), judged.grades[places], 0.0)
+  def first(self, cutoff: int | None) -> "Judged":
+    """Returns the same of the first `cutoff` results; None: of all."""
+    return self if cutoff is None else self._replace(hits=self.hits.where(self.hits.ranks < cutoff))
 
 
 def judge(results: Int[np.ndarray, "q k"], qrels: Qrels) -> Judged:
   """Returns the results in the light of the judgements; -1 among the results is no result.
 
-  O((q k + e) log e) time, O(q k + e) memory.
+  O(q k log k + e log e) time: the results are sorted to find repeated ones, the judgements where they are not in
+  ascending order already. Above its inputs it takes O(e) memory and some arrays of 2 MB.
 
   Raises: UserError if the numbers of queries differ, a passage comes twice in a query's results or judgements, a
   judged row is negative, or a grade is not finite.
   """
-  results = np.asarray(results, np.int64)
-  if len(qrels.indptr) - 1 != len(results):
-    raise UserError(f"The ranking has {len(results)} queries and the judgements {len(qrels.indptr) - 1}.")
-  _check_results(results)
-  queries, rows = qrels.queries(), np.asarray(qrels.rows, np.int64)
-  grades = np.asarray(qrels.grades, np.float64)
+  if not np.issubdtype(results.dtype, np.integer):
+    raise UserError(f"The ranking has the type {results.dtype}; expected rows of the corpus, whole numbers.")
+  count = len(results)
+  if len(qrels.indptr) - 1 != count:
+    raise UserError(f"The ranking has {count} queries and the judgements {len(qrels.indptr) - 1}.")
+  queries, rows, grades = _in_order(qrels)
+  relevant = grades > 0
+  queries, rows, grades = queries[relevant], rows[relevant], grades[relevant]
+  counts = np.bincount(queries, minlength=count)
+  indptr = np.concatenate([[0], np.cumsum(counts)])
+  hits = _hits(results, Qrels(indptr, rows, grades))
+  ranks = np.arange(len(queries)) - np.repeat(indptr[:-1], counts)
+  ideal = Placed(queries, ranks, grades[_order(queries, -grades)])
+  return Judged(hits, ideal, counts, np.diff(qrels.indptr) > 0)
+
+
+def _in_order(
+  qrels: Qrels,
+) -> tuple[Int[np.ndarray, "e"], Int[np.ndarray, "e"], Float[np.ndarray, "e"]]:
+  """Returns the query, row and grade of each judgement, checked, by query and ascending row."""
+  rows, grades = np.asarray(qrels.rows, np.int64), np.asarray(qrels.grades, np.float64)
+  sizes = np.diff(qrels.indptr)
+  if qrels.indptr[0] != 0 or sizes.min(initial=0) < 0 or not sizes.sum() == len(rows) == len(grades):
+    raise UserError(
+      f"The judgements' indptr ends at {qrels.indptr[-1]}, with {len(rows)} rows and {len(grades)} grades; it must "
+      "rise from 0 to their number."
+    )
   if not np.isfinite(grades).all() or rows.min(initial=0) < 0:
     raise UserError("The judgements must have finite grades and passage rows from 0.")
-  order = np.lexsort((rows, queries))
-  if repeated := _first_repeated(queries[order], rows[order]):
-    raise UserError(f"Query {repeated[0]} judges passage {repeated[1]} twice; keep one of the grades.")
+  queries = qrels.queries()
+  order = _order(queries, rows)
+  rows, grades = rows[order], grades[order]
+  repeated = np.flatnonzero((queries[1:] == queries[:-1]) & (rows[1:] == rows[:-1]))
+  if len(repeated):
+    query, row = queries[repeated[0]], rows[repeated[0]]
+    raise UserError(f"Query {query} judges passage {row} twice; keep one of the grades.")
+  return queries, rows, grades
 
-  order = order[grades[order] > 0]
-  counts = np.bincount(queries[order], minlength=len(results))
-  indptr = np.concatenate([[0], np.cumsum(counts)])
-  best_first = order[np.lexsort((-grades[order], queries[order]))]
-  return Judged(
-    gains=_grades_of(results, Qrels(indptr, rows[order], grades[order])),
-    relevant=counts,
-    ideal_queries=queries[best_first],
-    ideal_ranks=np.arange(len(best_first)) - np.repeat(indptr[:-1], counts),
-    ideal_grades=grades[best_first],
-  )
+
+def _order(queries: Int[np.ndarray, "e"], values: np.ndarray) -> slice | Int[np.ndarray, "e"]:
+  """Returns the index that sorts by query and value; queries ascend already. No work if the values do too."""
+  if np.all((values[1:] >= values[:-1]) | (queries[1:] != queries[:-1])):
+    return slice(None)
+  return np.lexsort((values, queries))
+
+
+def _hits(results: Int[np.ndarray, "q k"], relevant: Qrels) -> Placed:
+  step = max(1, BLOCK // max(1, results.shape[1]))
+  found = [Placed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+  for start in range(0, len(results), step):
+    block = np.asarray(results[start : start + step], np.int64)
+    _check_results(block, start)
+    indptr = relevant.indptr[start : start + step + 1]
+    part = slice(indptr[0], indptr[-1])
+    hits = _hits_of_block(block, Qrels(indptr - indptr[0], relevant.rows[part], relevant.grades[part]))
+    found.append(hits._replace(queries=hits.queries + start))
+  return Placed(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _check_results(block: Int[np.ndarray, "q k"], start: int) -> None:
+  small = block.max(initial=0) <= np.iinfo(np.int32).max
+  ordered = np.sort(block.astype(np.int32) if small else block, axis=1)  # half the bytes: twice as fast
+  repeated = ordered[:, 1:] == ordered[:, :-1]
+  repeated &= ordered[:, 1:] >= 0
+  if repeated.any():
+    query, place = np.argwhere(repeated)[0]
+    raise UserError(
+      f"The ranking of query {start + query} names passage {ordered[query, place]} twice; each result must be "
+      "another one."
+    )
+
+
+def _hits_of_block(block: Int[np.ndarray, "q k"], relevant: Qrels) -> Placed:
+  """Returns the relevant results; query 0 is the first of the block.
+
+  A (query, row) is one key. Nearly all results are not relevant, and a table of bytes, looked up under the last bits
+  of the key, says so of most of them; binary search decides on the rest. Searching for all of them takes ten times as
+  long.
+  """
+  width = 1 + int(block.max(initial=0))
+  findable = relevant.rows < width
+  keys = (relevant.queries() * width + relevant.rows)[findable]
+  if not len(keys):
+    return Placed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+  wanted = np.arange(len(block))[:, None] * width + block
+  slots = int(np.clip(1 << (16 * len(keys)).bit_length(), FEWEST_SLOTS, MOST_SLOTS))
+  maybe = np.zeros(slots, bool)
+  maybe[keys & (slots - 1)] = True
+  places = np.flatnonzero(maybe[wanted & (slots - 1)] & (block >= 0))
+  nearest = np.minimum(np.searchsorted(keys, wanted.ravel()[places]), len(keys) - 1)
+  right = keys[nearest] == wanted.ravel()[places]
+  queries, ranks = np.divmod(places[right], block.shape[1])
+  return Placed(queries, ranks, relevant.grades[findable][nearest[right]])

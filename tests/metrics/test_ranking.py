@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 
 from retrieval_jax.errors import UserError
+from retrieval_jax.metrics import judgements
 from retrieval_jax.metrics.judgements import Qrels
 from retrieval_jax.metrics.ranking import evaluate_ranking
 
 NAMES = ("p@1", "p@3", "mrr", "mrr@2", "ndcg@10", "ndcg", "recall@1", "recall@3", "recall")
+MORE_NAMES = ("map", "map@1", "map@2", "map@3", "rprec", "success", "success@1", "success@3")
 
 
-def _means(rows, qrels, *metrics):
-  return evaluate_ranking(np.array(rows), qrels=qrels, metrics=metrics)[0]
+def _evaluated(rows, qrels, *metrics, **options):
+  return evaluate_ranking(np.array(rows), qrels=qrels, metrics=metrics, **options)
+
+
+def _means(rows, qrels, *metrics, **options):
+  return _evaluated(rows, qrels, *metrics, **options).means
 
 
 def _dcg(*grades):
@@ -35,6 +41,30 @@ def test_one_query_by_hand():
   )
 
 
+def test_average_precision_r_precision_and_success_by_hand():
+  """Results 4 1 9, relevant 1, 2 and 9: precision 1/2 at rank 2 and 2/3 at rank 3, nothing for 2; R is 3."""
+  assert _means([[4, 1, 9]], [([1, 2, 9], [1, 1, 1])], *MORE_NAMES) == pytest.approx(
+    {
+      "map": (1 / 2 + 2 / 3 + 0) / 3,
+      "map@1": 0,
+      "map@2": (1 / 2) / 3,
+      "map@3": (1 / 2 + 2 / 3) / 3,
+      "rprec": 2 / 3,
+      "success": 1,
+      "success@1": 0,
+      "success@3": 1,
+    }
+  )
+
+
+def test_more_relevant_passages_than_the_cutoff():
+  """Five relevant, the first two places right: average precision and recall divide by all five, nDCG is 1."""
+  means = _means([[0, 1, 8]], [(range(5), [1] * 5)], "map@2", "recall@2", "ndcg@2", "p@2", "rprec", "mrr@2")
+  assert means == pytest.approx(
+    {"map@2": 2 / 5, "recall@2": 2 / 5, "ndcg@2": 1, "p@2": 1, "rprec": 2 / 5, "mrr@2": 1}
+  )
+
+
 def test_the_cutoff_is_exact():
   rows, qrels = [[5, 6, 7]], [([7], [1])]
   assert _means(rows, qrels, "mrr@2", "mrr@3", "p@2", "recall@2", "ndcg@2", "ndcg@3") == pytest.approx(
@@ -43,7 +73,7 @@ def test_the_cutoff_is_exact():
 
 
 def test_ndcg_gain_is_linear():
-  """a:3 b:1 ranked b, a, x: .79671; an exponential gain would give .70981."""
+  """Case 77: a:3 b:1 ranked b, a, x: .79671; an exponential gain would give .70981."""
   assert _means([[1, 0, 9]], [([0, 1], [3, 1])], "ndcg@10")["ndcg@10"] == pytest.approx(0.79671, abs=5e-6)
   assert _dcg(1, 3) / _dcg(3, 1) == pytest.approx(0.79671, abs=5e-6)
 
@@ -54,21 +84,24 @@ def test_ideal_is_cut_at_the_same_place():
 
 
 def test_a_relevant_passage_missing_from_the_corpus_stays_in_the_ideal():
-  """One of two found at rank 1: .6131, as trec_eval says; 10**9 is no row of the corpus."""
+  """Case 42: one of two found at rank 1: .6131, as trec_eval says; 10**9 is no row of the corpus."""
   means = _means([[0, 5, 6]], [([0, 10**9], [1, 1])], "ndcg@10", "recall@100")
   assert means["ndcg@10"] == pytest.approx(0.6131, abs=5e-5)
   assert means["recall@100"] == 1 / 2
 
 
 def test_queries_without_results_count_as_zero():
-  """Two judged queries, one answered: 0.5, not 1."""
+  """Case 76: two judged queries, one answered: 0.5, not 1."""
   rows, qrels = [[3, -1], [-1, -1]], [([3], [1]), ([4], [1])]
-  assert set(_means(rows, qrels, *NAMES).values()) == {1 / 2, 1 / 6}
+  found = _evaluated(rows, qrels, *NAMES, *MORE_NAMES)
+  assert set(found.means.values()) == {1 / 2, 1 / 6}
+  assert (found.judged, found.answered) == (2, 1)
   assert _means(rows, qrels, "p@3")["p@3"] == pytest.approx(1 / 6)
 
 
 def test_no_columns_at_all():
-  assert _means(np.zeros((1, 0), int), [([3], [1])], *NAMES) == dict.fromkeys(NAMES, 0.0)
+  names = (*NAMES, *MORE_NAMES)
+  assert _means(np.zeros((1, 0), int), [([3], [1])], *names) == dict.fromkeys(names, 0.0)
 
 
 def test_padding_never_matches_and_never_shifts_ranks():
@@ -76,7 +109,7 @@ def test_padding_never_matches_and_never_shifts_ranks():
 
 
 def test_self_retrieval_dropped_or_not():
-  """Queries 0 judges passages 0..9. All ten found: 1.0. Passage 0 dropped as the query itself: .9364 and .9."""
+  """Case 75: query 0 judges passages 0..9. All ten found: 1.0. Passage 0 dropped as the query itself: .9364 and .9."""
   qrels = [(range(10), [1] * 10)]
   assert _means([range(10)], qrels, "ndcg@10")["ndcg@10"] == pytest.approx(1)
   dropped = _means([[*range(1, 10), -1]], qrels, "ndcg@10", "recall@10")
@@ -91,11 +124,30 @@ def test_negative_and_zero_grades_are_not_relevant():
   )
 
 
-def test_queries_without_a_relevant_passage_are_left_out():
+def test_a_judged_query_without_a_relevant_passage_counts_as_zero():
+  """As in trec_eval: query 1 was judged, and nothing good was known; query 2 was not judged, whatever it found."""
   rows, qrels = [[3], [4], [5]], [([3], [1]), ([4], [0]), ([], [])]
-  means, per_query = evaluate_ranking(np.array(rows), qrels=qrels, metrics=["p@1"])
-  assert means == {"p@1": 1.0}
-  np.testing.assert_array_equal(per_query["p@1"], [1, np.nan, np.nan])
+  found = _evaluated(rows, qrels, *NAMES, *MORE_NAMES)
+  assert found.means["p@1"] == found.means["ndcg"] == found.means["map"] == 1 / 2
+  for values in found.per_query.values():
+    np.testing.assert_array_equal(values[1:], [0, np.nan])
+  assert (found.judged, found.answered) == (2, 2)
+
+
+def test_only_judged_queries_are_counted_as_answered():
+  found = _evaluated([[3, -1], [-1, 4], [5, 6]], [([3], [1]), ([9], [1]), ([], [])], "mrr")
+  assert (found.judged, found.answered) == (2, 2)
+
+
+def test_relevant_from_2_is_for_binary_metrics_alone():
+  """Grades 1, 3 and 2 in this order: with 2 as the lowest relevant grade the first result is a miss; nDCG stays."""
+  rows, qrels = [[0, 1, 2]], [([0, 1, 2], [1, 3, 2])]
+  names = ("mrr", "p@1", "recall@2", "map", "rprec", "success@1", "ndcg")
+  ndcg = _dcg(1, 3, 2) / _dcg(3, 2, 1)
+  assert list(_means(rows, qrels, *names).values()) == pytest.approx([1, 1, 2 / 3, 1, 1, 1, ndcg])
+  assert list(_means(rows, qrels, *names, relevant_from=2).values()) == pytest.approx(
+    [1 / 2, 0, 1 / 2, (1 / 2 + 2 / 3) / 2, 1 / 2, 0, ndcg]
+  )
 
 
 def test_float_grades_are_gains():
@@ -106,44 +158,49 @@ def test_float_grades_are_gains():
 
 def test_per_query_values_are_in_the_order_of_the_queries():
   rows = [[2, 0, 1], [0, 1, 2], [1, 2, 0]]
-  _, per_query = evaluate_ranking(np.array(rows), qrels=[([0], [1])] * 3, metrics=["mrr"])
-  np.testing.assert_allclose(per_query["mrr"], [1 / 2, 1, 1 / 3])
+  found = _evaluated(rows, [([0], [1])] * 3, "mrr")
+  np.testing.assert_allclose(found.per_query["mrr"], [1 / 2, 1, 1 / 3])
 
 
 def test_unsorted_judgements_and_csr_agree():
   rows = np.array([[9, 2, 5], [5, 1, 0]])
   pairs = [([5, 2, 7], [1, 3, 2]), ([0], [1])]
   csr = Qrels(np.array([0, 3, 4]), np.array([5, 2, 7, 0]), np.array([1, 3, 2, 1]))
-  by_pairs, _ = evaluate_ranking(rows, qrels=pairs, metrics=NAMES)
-  assert by_pairs == evaluate_ranking(rows, qrels=csr, metrics=NAMES)[0]
+  by_pairs = _means(rows, pairs, *NAMES)
+  assert by_pairs == _means(rows, csr, *NAMES)
   assert by_pairs["ndcg"] == pytest.approx((_dcg(0, 3, 1) / _dcg(3, 2, 1) + _dcg(0, 0, 1)) / 2)
 
 
-def test_against_a_plain_loop_on_random_rankings():
+def test_blocks_of_queries_equal_the_whole(monkeypatch):
+  """Random rankings looked at in one block, two queries at a time and one at a time, with a filter that lets most by."""
   rng = np.random.default_rng(0)
-  rows = np.stack([rng.permutation(30)[:12] for _ in range(50)])
-  qrels = []
-  for _ in range(50):
-    judged = rng.permutation(30)[: rng.integers(1, 9)]
-    qrels.append((judged, rng.integers(0, 4, len(judged))))
-  expected = []
-  for found, (judged, grades) in zip(rows, qrels, strict=True):
-    grade = dict(zip(judged.tolist(), grades.tolist(), strict=True))
-    gains = [grade.get(row, 0) for row in found.tolist()]
-    if not any(grades > 0):
-      continue
-    hits = [rank for rank, gain in enumerate(gains, start=1) if gain > 0]
-    expected.append(
-      [
-        sum(gain > 0 for gain in gains[:5]) / 5,
-        1 / hits[0] if hits else 0,
-        _dcg(*gains[:5]) / _dcg(*sorted(grades, reverse=True)[:5]),
-        len(hits) / sum(grades > 0),
-      ]
-    )
-  assert len(expected) < 50
-  means = _means(rows, qrels, "p@5", "mrr", "ndcg@5", "recall@12")
-  np.testing.assert_allclose(list(means.values()), np.mean(expected, axis=0), rtol=1e-12)
+  rows = np.stack([rng.permutation(30)[:12] for _ in range(51)])
+  qrels = [(rng.permutation(30)[:n], rng.integers(0, 4, n)) for n in rng.integers(0, 9, 51)]
+  whole = _evaluated(rows, qrels, *NAMES, *MORE_NAMES)
+  assert 0 < whole.means["map"] < 1
+  for block in (24, 1):
+    monkeypatch.setattr(judgements, "BLOCK", block)
+    monkeypatch.setattr(judgements, "FEWEST_SLOTS", 2)
+    monkeypatch.setattr(judgements, "MOST_SLOTS", 4)
+    found = _evaluated(rows, qrels, *NAMES, *MORE_NAMES)
+    for name, values in whole.per_query.items():
+      np.testing.assert_array_equal(found.per_query[name], values)
+
+
+def test_a_repeated_result_is_named_by_its_query_also_in_a_later_block(monkeypatch):
+  monkeypatch.setattr(judgements, "BLOCK", 1)
+  with pytest.raises(UserError, match="query 2 names passage 7 twice"):
+    _means([[1, 2], [1, 2], [7, 7]], [([4], [1])] * 3, "mrr")
+
+
+def test_rows_beyond_32_bits():
+  big = 2**40
+  assert _means([[big, big + 1]], [([big + 1, 2**62], [1, 1])], "mrr", "recall") == {
+    "mrr": 1 / 2,
+    "recall": 1 / 2,
+  }
+  with pytest.raises(UserError, match=f"names passage {big} twice"):
+    _means([[big, 3, big]], [([4], [1])], "mrr")
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------
@@ -154,10 +211,34 @@ def test_unknown_metric():
     _means([[0]], [([0], [1])], "ndgc@10")
 
 
-@pytest.mark.parametrize("name", ["p@0", "p@-1", "p@x", "p@", "p@1.5"])
+@pytest.mark.parametrize("name", ["p@0", "p@-1", "p@x", "p@", "p@1.5", "p@²"])
 def test_bad_cutoff(name):
   with pytest.raises(UserError, match="must be a whole number from 1, as in 'p@10'"):
     _means([[0]], [([0], [1])], name)
+
+
+def test_a_cutoff_too_many_or_too_few():
+  with pytest.raises(UserError, match="'rprec@10' takes no cutoff: write 'rprec'"):
+    _means([[0]], [([0], [1])], "rprec@10")
+  with pytest.raises(UserError, match="'p' needs a cutoff, as in 'p@10'"):
+    _means([[0]], [([0], [1])], "p")
+
+
+def test_nothing_of_that_grade():
+  qrels = [([0], [1]), ([3, 4], [0, 1])]
+  assert _means([[0], [4]], qrels, "ndcg", relevant_from=2)["ndcg"] == 1
+  with pytest.raises(
+    UserError, match=r"mrr: none of the 2 queries has a passage of grade 2 .* best grade is 1"
+  ):
+    _means([[0], [4]], qrels, "ndcg", "mrr", relevant_from=2)
+  with pytest.raises(UserError, match="relevant_from is 0; expected a grade above 0"):
+    _means([[0], [4]], qrels, "mrr", relevant_from=0)
+
+
+def test_judgements_whose_parts_do_not_fit():
+  qrels = Qrels(np.array([0, 2]), np.array([1]), np.array([1.0]))
+  with pytest.raises(UserError, match="indptr ends at 2, with 1 rows and 1 grades"):
+    _means([[4]], qrels, "mrr")
 
 
 def test_nothing_judged():

@@ -1,7 +1,8 @@
 """Encoding many texts: sorted by length, in a few fixed shapes, over all devices; order and values as if one by one."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from retrieval_jax import progress
 from retrieval_jax.data.text_inputs import Text, TextInputs
 from retrieval_jax.errors import UserError
+from retrieval_jax.length_batches import bucket, length_batches, row_counts
 from retrieval_jax.models.dual_encoder import PARTS, Side, TowerPair
 from retrieval_jax.partitioning import Partitioner
 
@@ -20,7 +22,7 @@ SHOWN_ROWS: Final = 1000  # fewer are done before a progress bar could be read
 
 CPU_TOKENS: Final = 1024
 DEVICE_TOKENS: Final = 16_384
-FEWEST_ROWS: Final = 8  # of a batch: fewer rows than that cost about the same
+NAMES: Final = {"query": "queries", "passage": "passages"}
 
 
 @runtime_checkable
@@ -82,23 +84,52 @@ class Encoder(NamedTuple):
   @property
   def budget(self) -> int:
     """The padded tokens of one batch over all devices."""
-    if self.tokens_per_batch is not None:
-      return self.tokens_per_batch
+    given = self.tokens_per_batch
+    if given is not None:
+      if type(given) is not int or given < 1:
+        raise UserError(f"TOKENS_PER_BATCH={given!r}: expected a whole number of at least 1, or None.")
+      return given
     on_cpu = self.partitioner.mesh.devices.flat[0].platform == "cpu"
     return (CPU_TOKENS if on_cpu else DEVICE_TOKENS) * self.partitioner.data_size
 
   def queries(self, store: Rows) -> Float[np.ndarray, "q d"]:
     """Returns the query tower's embeddings of every row, float32, in row order."""
-    return self._encode("query", store)
+    return self._all("query", store)
 
   def passages(self, store: Rows) -> Float[np.ndarray, "c d"]:
     """Returns the passage tower's embeddings of every row, float32, in row order."""
-    return self._encode("passage", store)
+    return self._all("passage", store)
 
   def texts(self, side: Side, texts: Sequence[Text], inputs: TextInputs) -> Float[np.ndarray, "e d"]:
     """Returns the embeddings of texts in memory, tokenised with `inputs`, float32, in their order."""
     own = inputs.query_side if side == "query" else inputs.passage_side
-    return self._encode(side, RaggedRows(own.ragged(texts), own.length))
+    return self._all(side, RaggedRows(own.ragged(texts), own.length))
+
+  def spans(
+    self, side: Side, store: Rows, spans: Sequence[range], *, dtype: str = "float32"
+  ) -> Iterator[Float[np.ndarray, "_ d"]]:
+    """Yields the embeddings of each span of consecutive rows, in row order, as `dtype` ("float32" or "float16").
+
+    Memory is that of one span's embeddings and two batches, plus 16 bytes a row of the span, however many rows there
+    are; what was yielded is the caller's. Each span's rows are encoded longest first, and the device has the next
+    span's first batch before this one is yielded. Values do not depend on the spans beyond float32's rounding (1e-6),
+    nor do they add shapes to `shapes`. The progress bar counts the rows outside `spans` as done before.
+
+    Raises: UserError, naming the row, for an embedding that is not finite or that float16 cannot hold, and for a batch
+    that does not fit into a device's memory.
+
+    Example: `list(encoder.spans("passage", store, [range(0, 4), range(4, 8)]))`.
+    """
+    results = self._batches(side, store, spans, dtype)
+    for span in spans:
+      output = np.empty((len(span), self.model.embed_dim), dtype)
+      left = len(span)
+      while left:
+        rows, embeddings = next(results)
+        output[rows - span.start] = embeddings
+        left -= len(rows)
+      yield output
+      del output  # not to be held while the next one fills
 
   def shapes(self, longest: int) -> list[tuple[int, int]]:
     """Returns every (rows, length) that a batch of rows of up to `longest` tokens can have: the most that compile.
@@ -113,44 +144,87 @@ class Encoder(NamedTuple):
     data_size = self.partitioner.data_size
     return [(rows, n) for n in lengths for rows in row_counts(n, self.budget, multiple=data_size)]
 
-  def _encode(self, side: Side, store: Rows) -> Float[np.ndarray, "c d"]:
+  def _all(self, side: Side, store: Rows) -> Float[np.ndarray, "c d"]:
+    (output,) = self.spans(side, store, [range(len(store.lengths))])
+    return output
+
+  def _batches(
+    self, side: Side, store: Rows, spans: Sequence[range], dtype: str
+  ) -> Generator[tuple[Int[np.ndarray, "q"], Float[np.ndarray, "q d"]]]:
+    """Yields (rows, their embeddings), batch by batch, span by span, each while the device has the batch after it."""
     run = _compiled(self.model, self.dtype, side, self.partitioner)
-    title = f"encode {'queries' if side == 'query' else 'passages'}"
-    lengths = np.asarray(store.lengths)
-    output = np.empty((len(lengths), self.model.embed_dim), np.float32)
+    total, wanted = len(store.lengths), sum(len(span) for span in spans)
     pending: tuple[np.ndarray, Array] | None = None
-
-    def finish() -> None:
-      if pending is not None:
-        rows, embedded = pending
-        real = rows >= 0
-        output[rows[real]] = np.asarray(embedded)[real]
-        bar.update(int(real.sum()))
-
     with tqdm(
-      total=len(lengths),
-      desc=title,
+      total=total,
+      initial=total - wanted,
+      desc=f"encode {NAMES[side]}",
       unit="row",
-      disable=jax.process_index() != 0 or len(lengths) < SHOWN_ROWS,
+      disable=jax.process_index() != 0 or wanted < SHOWN_ROWS,
       mininterval=progress.interval(),
     ) as bar:
-      for rows, length in length_batches(
-        lengths, store.length, self.budget, multiple=self.partitioner.data_size
-      ):
+
+      def finished(rows: np.ndarray, embedded: Array) -> tuple[np.ndarray, np.ndarray]:
+        real = rows >= 0
+        with _explaining_memory(self.budget):
+          found = np.asarray(embedded)[real]
+        bar.update(len(found))
+        return rows[real], _stored(found, dtype, side, lambda i: store.name(int(rows[real][i])))
+
+      for rows, length in self._span_batches(store, spans):
         tokens = store.gather(rows)[:, :length]
         tokens = np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
-        embedded = run(self.params, jnp.asarray(tokens))
-        finish()
+        with _explaining_memory(self.budget):
+          embedded = run(self.params, jnp.asarray(tokens))
+        if pending is not None:
+          yield finished(*pending)
         pending = rows, embedded
-      finish()
-    bad = ~np.isfinite(output).all(axis=1)
-    if bad.any():
-      row = int(np.argmax(bad))
-      raise UserError(
-        f"{title}: {int(bad.sum())} embeddings are not finite, the first of {store.name(row)}. "
-        "The checkpoint's parameters or the activation dtype are at fault; try ENCODE_DTYPE='float32'."
-      )
-    return output
+      if pending is not None:
+        yield finished(*pending)
+
+  def _span_batches(self, store: Rows, spans: Sequence[range]) -> Iterator[tuple[Int[np.ndarray, "q"], int]]:
+    """Yields (rows, padded length) of every batch of every span; -1 pads."""
+    lengths = store.lengths
+    for span in spans:
+      own = np.asarray(lengths[span.start : span.stop])
+      for rows, length in length_batches(own, store.length, self.budget, multiple=self.partitioner.data_size):
+        yield np.where(rows >= 0, rows + span.start, -1), length
+
+
+def _stored(
+  embeddings: Float[np.ndarray, "q d"], dtype: str, side: Side, name: Callable[[int], str]
+) -> Float[np.ndarray, "q d"]:
+  """Returns the embeddings as `dtype`. name: what to call one of them.
+
+  Raises: UserError for one that is not finite, before or after.
+  """
+  with np.errstate(over="ignore"):  # it is looked for below
+    stored = embeddings.astype(dtype, copy=False)
+  bad = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+  if len(bad):
+    where = f"encode {NAMES[side]}: the embedding of {name(int(bad[0]))}"
+    others = f" ({len(bad)} of a batch of {len(stored)})"
+    if np.isfinite(embeddings[bad]).all():
+      raise UserError(f"{where} is beyond the largest {dtype}, 65504{others}. Set EMBEDDING_DTYPE='float32'.")
+    raise UserError(
+      f"{where} is not finite{others}. The checkpoint's parameters or the activation dtype are at fault; try "
+      "ENCODE_DTYPE='float32'."
+    )
+  return stored
+
+
+@contextlib.contextmanager
+def _explaining_memory(budget: int) -> Iterator[None]:
+  """Turns JAX's RESOURCE_EXHAUSTED inside the block into a UserError that names the setting to change."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    raise UserError(
+      f"a batch does not fit into a device's memory. TOKENS_PER_BATCH (now {budget:,}): try {budget // 2:,}.\n"
+      f"JAX said: {error}"
+    ) from error
 
 
 def _compiled(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
@@ -170,51 +244,3 @@ def _jitted(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) 
   return jax.jit(
     partitioner.traced(apply), in_shardings=(None, partitioner.rows), out_shardings=partitioner.replicated
   )
-
-
-def bucket(length: int, longest: int) -> int:
-  """Returns the padded length: the next multiple of 16 up to 128, then the next power of two; at most `longest`.
-
-  Example: bucket(17, 512) is 32 and bucket(129, 512) is 256.
-  """
-  rounded = -(-max(length, 1) // 16) * 16
-  if rounded > 128:
-    rounded = 1 << (rounded - 1).bit_length()
-  return min(rounded, longest)
-
-
-def row_counts(length: int, tokens_per_batch: int, *, multiple: int) -> list[int]:
-  """Returns the numbers of rows a batch of this length may have, largest first: the full one, and quarters of it down to
-  8, for what is left over and for a handful of queries. All are multiples of `multiple`, the number of data shards.
-
-  Example: row_counts(16, 8192, multiple=1) is [512, 128, 32, 8].
-  """
-  full = max(tokens_per_batch // length // multiple, 1) * multiple
-  smallest = -(-FEWEST_ROWS // multiple) * multiple
-  counts = [full]
-  while counts[-1] > smallest:
-    quarter = -(-counts[-1] // (4 * multiple)) * multiple
-    counts.append(max(quarter, smallest))
-  return counts
-
-
-def length_batches(
-  lengths: Int[np.ndarray, "c"], longest: int, tokens_per_batch: int, *, multiple: int
-) -> Iterator[tuple[Int[np.ndarray, "q"], int]]:
-  """Yields (rows, padded length) covering every row once, longest first; -1 pads the last batch.
-
-  Longest first, so that a batch that does not fit in memory fails at once and the time left is never underestimated.
-  Every batch but the last is full, so there is about one compilation a length (Encoder.shapes bounds them).
-
-  Example: `length_batches(np.array([5, 60, 30]), 64, 64, multiple=1)` yields rows `[1]` at 64, then rows `[2, 0]` at 32.
-  """
-  order = np.argsort(-lengths, kind="stable")
-  start = 0
-  while start < len(order):
-    length = bucket(int(lengths[order[start]]), longest)
-    left = len(order) - start
-    counts = row_counts(length, tokens_per_batch, multiple=multiple)
-    size = min((count for count in counts if count >= left), default=counts[0])
-    rows = order[start : start + size]
-    yield np.pad(rows, (0, size - len(rows)), constant_values=-1), length
-    start += size

@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -11,17 +12,22 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from retrieval_jax.data.dataset import RetrievalData, Source
-from retrieval_jax.data.token_store import TokenStore
-from retrieval_jax.embeddings import open_embeddings, write_embeddings
-from retrieval_jax.encoding import Encoder
+from retrieval_jax.embedding_writer import Manifest, is_complete, writing
+from retrieval_jax.embeddings import ROWS_PER_SHARD, Layout, ShardedEmbeddings, open_embeddings
+from retrieval_jax.encoding import NAMES, Encoder
 from retrieval_jax.errors import UserError
+from retrieval_jax.index.base import Embeddings, Index
 from retrieval_jax.index.bm25 import BM25
-from retrieval_jax.index.exact import search_exact
+from retrieval_jax.index.exact import exact
+from retrieval_jax.models.dual_encoder import Side
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Ranking
 from retrieval_jax.retriever import Retriever, announce
 from retrieval_jax.weights import evaluation_params
+
+# In memory, or memory-mapped where they are kept; both are read by row numbers too.
+SideEmbeddings = np.ndarray | ShardedEmbeddings
 
 
 def task_name(task: RetrievalData | Source) -> str:
@@ -30,15 +36,25 @@ def task_name(task: RetrievalData | Source) -> str:
 
 
 def parameter_digest(params: PyTree[Array]) -> str:
-  """Returns a hash of every parameter's sum and sum of squares: tells two states of one model apart for the price of
-  reading them once on the device, whatever their size.
+  """Returns a hash that tells two states of one model apart for the price of reading them once on the device.
+
+  Each parameter is summed as whole numbers (its bits as float32, plain and times an odd number that depends on the
+  place), so that the order of summation, and with it the number of devices, does not change the hash.
   """
   return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in _sums(params))).hexdigest()[:16]
 
 
 @jax.jit
 def _sums(params: PyTree[Array]) -> list[Array]:
-  return [jnp.stack([jnp.sum(x), jnp.sum(x * x)]) for x in jax.tree.leaves(params)]
+  return [_bit_sums(x) for x in jax.tree.leaves(params)]
+
+
+def _bit_sums(x: Array) -> Array:
+  bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+  place = jnp.zeros(x.shape, jnp.uint32)
+  for axis, size in enumerate(x.shape):
+    place = place * jnp.uint32(size % 2**32) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+  return jnp.stack([jnp.sum(bits, dtype=jnp.uint32), jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)])
 
 
 @runtime_checkable
@@ -67,18 +83,32 @@ class EmbeddedTask(NamedTuple):
   """The embeddings of a task: of the queries of data.examples, in that order, and of its whole corpus."""
 
   queries: Float[np.ndarray, "e d"]
-  passages: Float[np.ndarray, "c d"]
+  passages: SideEmbeddings
+  build_index: Callable[[Embeddings], Index] = exact
 
   def search(self, *, k: int) -> Ranking:
     """Returns the k best passages of every query."""
-    return search_exact(self.passages, self.queries, k=k)
+    return self.build_index(self.passages).search(self.queries, k=k)
+
+
+class EncodedSide(NamedTuple):
+  """A side's embeddings. folder: where they are kept, if they are. encoded: how many rows this call had to encode, which
+  took it so many seconds (writing included, opening not)."""
+
+  embeddings: SideEmbeddings
+  folder: pathlib.Path | None
+  encoded: int
+  seconds: float
 
 
 class DenseSearcher(NamedTuple):
-  """Exact inner-product search with the embeddings of one checkpoint.
+  """Inner-product search with the embeddings of one checkpoint.
 
   keep_in: folder in which embeddings are kept as <task>/step_<n>/{passages,queries} and found again by the next program
-  that asks for those of the same checkpoint, texts and input settings; None keeps none.
+  that asks for those of the same parameters, texts and input settings; None keeps none, and they stay in memory.
+  rows_per_shard: of a folder that is begun anew; host memory is that of one shard.
+  embedding_dtype: "float32", or "float16" in half the room.
+  build_index: what is searched, made of the corpus's embeddings; `exact` scores every passage.
   """
 
   encoder: Encoder
@@ -86,6 +116,9 @@ class DenseSearcher(NamedTuple):
   checkpoint: str
   keep_in: pathlib.Path | None = None
   name: str = "dense"
+  rows_per_shard: int = ROWS_PER_SHARD
+  embedding_dtype: str = "float32"
+  build_index: Callable[[Embeddings], Index] = exact
 
   def search(self, data: RetrievalData, *, k: int) -> Ranking:
     return self.embedded(data).search(k=k)
@@ -93,38 +126,63 @@ class DenseSearcher(NamedTuple):
   def embedded(self, data: RetrievalData) -> EmbeddedTask:
     """Returns the embeddings that `search` looks into."""
     passages = self.passages(data)
-    return EmbeddedTask(self.queries(data)[data.examples], passages)
+    return EmbeddedTask(self.queries(data)[data.examples], passages, self.build_index)
 
-  def passages(self, data: RetrievalData) -> Float[np.ndarray, "c d"]:
-    """Returns the embeddings of the corpus, float32, memory-mapped where they are kept."""
-    return self._embeddings(data, data.passages, "passages", self.encoder.passages)
+  def passages(self, data: RetrievalData) -> SideEmbeddings:
+    """Returns the embeddings of the corpus, memory-mapped where they are kept."""
+    return self.encoded(data, "passage").embeddings
 
-  def queries(self, data: RetrievalData) -> Float[np.ndarray, "q d"]:
-    """Returns the embeddings of every row of data.queries, float32, memory-mapped where they are kept."""
-    return self._embeddings(data, data.queries, "queries", self.encoder.queries)
+  def queries(self, data: RetrievalData) -> SideEmbeddings:
+    """Returns the embeddings of every row of data.queries, memory-mapped where they are kept."""
+    return self.encoded(data, "query").embeddings
+
+  def index(self, data: RetrievalData) -> Index:
+    """Returns the index of the corpus."""
+    return self.build_index(self.passages(data))
 
   def folder(self, data: RetrievalData) -> pathlib.Path | None:
     """Returns where this task's embeddings are kept."""
     return None if self.keep_in is None else self.keep_in / task_name(data) / f"step_{self.step}"
 
-  def _embeddings(self, data: RetrievalData, store: TokenStore, side: str, encode: Callable) -> np.ndarray:
-    folder = self.folder(data)
-    if folder is None:
-      return encode(store)
-    manifest = {
-      "checkpoint": self.checkpoint,
+  def encoded(self, data: RetrievalData, side: Side) -> EncodedSide:
+    """Returns the embeddings of every row of a side, from the disk as far as they are there.
+
+    What is missing is encoded and written shard by shard; a process that is killed loses the shard it is at. The corpus
+    of another split that has the same texts is taken in place of encoding it again.
+    """
+    store = data.queries if side == "query" else data.passages
+    start = time.monotonic()
+    parent = self.folder(data)
+    layout = Layout(len(store), self.encoder.model.embed_dim, self.rows_per_shard, self.embedding_dtype)
+    layout.check()
+    if parent is None:
+      (embeddings,) = self.encoder.spans(side, store, [range(len(store))], dtype=self.embedding_dtype)
+      return EncodedSide(embeddings, None, len(store), time.monotonic() - start)
+    manifest = Manifest(self._identity(store.fingerprint), layout, self._note(data))
+    own = parent / NAMES[side]
+    for folder in (own, *sorted(parent.parent.parent.glob(f"*/{parent.name}/{NAMES[side]}"))):
+      if is_complete(folder, manifest):
+        return EncodedSide(open_embeddings(folder), folder, 0, 0.0)
+    with writing(own, manifest) as writer:
+      missing = writer.missing()
+      spans = [writer.layout.span(number) for number in missing]
+      shards = self.encoder.spans(side, store, spans, dtype=self.embedding_dtype)
+      for number, span in zip(missing, spans, strict=True):
+        # Held by nobody once it is written: there is one shard in memory.
+        writer.write(number, next(shards), store.ids[span.start : span.stop])
+      return EncodedSide(open_embeddings(own), own, sum(map(len, spans)), time.monotonic() - start)
+
+  def _identity(self, tokens_fingerprint: str) -> dict[str, str]:
+    """Returns what decides the embeddings of a side."""
+    return {
       "parameters": parameter_digest(self.encoder.params),
       "model": self.encoder.model.digest,
-      "task": data.name,
-      "tokens_fingerprint": store.fingerprint,
+      "tokens_fingerprint": tokens_fingerprint,
       "activation_dtype": self.encoder.dtype,
     }
-    found = open_embeddings(folder / side, manifest)
-    if found is None:
-      found = encode(store)
-      if jax.process_index() == 0:
-        write_embeddings(folder / side, found, store.ids, manifest)
-    return found
+
+  def _note(self, data: RetrievalData) -> dict[str, str]:
+    return {"checkpoint": self.checkpoint, "task": data.name}
 
 
 class BM25Searcher(NamedTuple):
@@ -160,13 +218,25 @@ def dense_searcher(
   step: int | None = None,
   dtype: str = "float32",
   tokens_per_batch: int | None = None,
+  rows_per_shard: int = ROWS_PER_SHARD,
+  embedding_dtype: str = "float32",
+  build_index: Callable[[Embeddings], Index] = exact,
 ) -> DenseSearcher:
   """Returns the searcher of MODEL_DIR's checkpoint `step` (None: the newest; no checkpoint: the pretrained weights).
 
-  Its embeddings are kept in MODEL_DIR/encode.
+  Its embeddings are kept in MODEL_DIR/encode. dtype: of the activations (ENCODE_DTYPE); the other arguments are those of
+  Encoder and DenseSearcher.
   """
   folder = output_dir(model_dir, "MODEL_DIR")
   announce(retriever.inputs)
   params, found, checkpoint = evaluation_params(retriever, partitioner, folder, step=step)
   encoder = Encoder(retriever.model, params, partitioner, tokens_per_batch=tokens_per_batch, dtype=dtype)
-  return DenseSearcher(encoder, found, checkpoint, keep_in=folder / "encode")
+  return DenseSearcher(
+    encoder,
+    found,
+    checkpoint,
+    keep_in=folder / "encode",
+    rows_per_shard=rows_per_shard,
+    embedding_dtype=embedding_dtype,
+    build_index=build_index,
+  )

@@ -89,23 +89,22 @@ def test_bm25_takes_the_place_of_the_model(trained, launch, tmp_path):
 def test_encode_writes_what_search_finds_with(trained, launch, capsys):
   folder, data = trained
   output = launch("encode", *data, f"--gin.MODEL_DIR={folder}")
-  passages = np.load(output / "passages" / "embeddings.npy")
+  passages = np.load(output / "passages" / "00000.npy")
   ids = [
-    json.loads(line) for line in (output / "passages" / "ids.jsonl").read_text(encoding="utf-8").splitlines()
+    json.loads(line)
+    for line in (output / "passages" / "00000.ids.jsonl").read_text(encoding="utf-8").splitlines()
   ]
   assert passages.shape == (16, 64)
   assert passages.dtype == np.float32
   assert len(set(ids)) == 16
   np.testing.assert_allclose(np.linalg.norm(passages, axis=1), 1.0, atol=1e-5)
-  stamp = (output / "passages" / "embeddings.npy").stat().st_mtime_ns
+  stamp = (output / "passages" / "00000.npy").stat().st_mtime_ns
   capsys.readouterr()
   ranking = launch(
     "search", *data, f"--gin.MODEL_DIR={folder}", "--gin.K=3", "find the red car", "find the old table"
   )
   assert ranking.rows.shape == (2, 3)
-  assert (output / "passages" / "embeddings.npy").stat().st_mtime_ns == stamp, (
-    "search encoded the corpus again"
-  )
+  assert (output / "passages" / "00000.npy").stat().st_mtime_ns == stamp, "search encoded the corpus again"
   printed = capsys.readouterr().out
   assert "query: find the red car" in printed
   assert ids[ranking.rows[0, 0]] in printed
@@ -178,10 +177,10 @@ def test_eval_with_another_vocabulary_is_refused(trained, launch, tsv, tmp_path)
 def test_damaged_embeddings_are_made_again(trained, launch):
   folder, data = trained
   output = launch("encode", *data, f"--gin.MODEL_DIR={folder}")
-  before = np.array(np.load(output / "passages" / "embeddings.npy"))
+  before = np.array(np.load(output / "passages" / "00000.npy"))
   (output / "passages" / "manifest.json").write_text("{", encoding="utf-8")
   launch("encode", *data, f"--gin.MODEL_DIR={folder}")
-  np.testing.assert_array_equal(np.load(output / "passages" / "embeddings.npy"), before)
+  np.testing.assert_array_equal(np.load(output / "passages" / "00000.npy"), before)
 
 
 def test_a_dry_run_checks_everything_and_leaves_no_folder(launch, tiny, tmp_path, capsys):

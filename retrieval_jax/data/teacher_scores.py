@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from tqdm import tqdm
 
 from retrieval_jax.data.built_folder import built_folder, reading, short_hash
-from retrieval_jax.data.readers import Line, read_lines
+from retrieval_jax.data.lines import Line, read_lines
 from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.data.token_store import TokenStore
 from retrieval_jax.errors import UserError

@@ -1,5 +1,6 @@
 """configs/data/*.gin: they parse, and their macros build the sources that they say."""
 
+import dataclasses
 import pathlib
 import sys
 import types
@@ -8,7 +9,7 @@ import gin
 import pytest
 
 from retrieval_jax.data.dataset import TaskSource
-from retrieval_jax.data.file_sources import BeirFolder, TsvPairs
+from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs/data"
 
@@ -62,15 +63,22 @@ def test_scoped_bindings_do_not_leak(build):
 
 def test_tsv(build):
   train, evaluation = build("tsv.gin", "DATA_PATH = 'a.tsv'", "TEST_PATH = 'b.tsv'")
-  assert train == TsvPairs("a.tsv", "train")
+  assert train == TsvPairs("a.tsv", "train", test="b.tsv")
   assert evaluation == TsvPairs("a.tsv", "test", test="b.tsv")
+
+
+def test_jsonl(build):
+  bindings = ("DATA_PATH = 'a.jsonl'", "EVAL_SPLIT = 'dev'", "DEV_PATH = 'b.jsonl'", "CORPUS_PATH = 'c.tsv'")
+  train, evaluation = build("jsonl.gin", *bindings, "COLUMNS = {'query': 'question'}")
+  assert train == JsonlPairs("a.jsonl", dev="b.jsonl", columns={"query": "question"}, corpus="c.tsv")
+  assert evaluation == dataclasses.replace(train, split="dev")
 
 
 def test_beir_folder(build):
   assert build("beir_folder.gin", "DATA_PATH = 'd'") == (BeirFolder("d", "train"), BeirFolder("d", "test"))
 
 
-@pytest.mark.parametrize("name", ["tsv.gin", "beir_folder.gin"])
+@pytest.mark.parametrize("name", ["tsv.gin", "jsonl.gin", "beir_folder.gin"])
 def test_the_path_is_required(build, name: str):
   with pytest.raises(ValueError, match="DATA_PATH"):
     build(name)

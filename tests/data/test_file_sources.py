@@ -1,5 +1,6 @@
 """BEIR folders and TSV files end to end: text on disk, seqio, tokens, batches."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -7,8 +8,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from retrieval_jax.data import features
 from retrieval_jax.data.dataset import load, make_batch
-from retrieval_jax.data.file_sources import BeirFolder, TsvPairs
+from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.errors import UserError
@@ -51,14 +53,14 @@ def test_tsv_files_to_batch(inputs: TextInputs, tmp_path: pathlib.Path):
   source = TsvPairs(str(tmp_path / "train.tsv"), test=str(tmp_path / "test.tsv"))
   train = load(source, inputs, cache=tmp_path / "cache")
   assert (train.name, train.queries.num_rows, train.relevance.width) == ("train", 2, 2)
-  test = load(source._replace(split="test"), inputs, cache=tmp_path / "cache")
+  test = load(dataclasses.replace(source, split="test"), inputs, cache=tmp_path / "cache")
   assert list(test.passages.texts) == ["d"]
   assert test.name == "test"
   with pytest.raises(
     UserError,
     match=r"train has no split 'dev'; its splits of pairs: train, test.* DEV_PATH.* or EVAL_SPLIT=train",
   ):
-    load(source._replace(split="dev"), inputs, cache=tmp_path / "cache")
+    load(dataclasses.replace(source, split="dev"), inputs, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +71,12 @@ def test_a_tsv_source_is_called_after_the_file_of_its_split(split: str, name: st
 
 
 def test_a_path_that_is_no_tsv_file(folder: pathlib.Path):
-  with pytest.raises(UserError, match="DATA_PATH='': expected the path of a TSV file"):
+  with pytest.raises(UserError, match="DATA_PATH='': expected the path of a file of pairs"):
     TsvPairs("").splits()
-  with pytest.raises(UserError, match=f"DATA_PATH='{folder}': that is a folder; expected a TSV file"):
+  with pytest.raises(UserError, match=f"DATA_PATH='{folder}': that is a folder; expected a file"):
     TsvPairs(str(folder)).splits()
   (folder / "x.tsv").touch()
-  with pytest.raises(UserError, match=f"TEST_PATH='{folder}': that is a folder; expected a TSV file"):
+  with pytest.raises(UserError, match=f"TEST_PATH='{folder}': that is a folder; expected a file"):
     TsvPairs(str(folder / "x.tsv"), "test", test=str(folder)).splits()
 
 
@@ -101,9 +103,59 @@ def test_mistakes_in_files_come_through_unchanged(
   with open(folder / "corpus.jsonl", "a") as file:
     file.write('\n{"_id": "01", "title": "another", "text": "text"}')
   with pytest.raises(
-    UserError, match="split corpus, passages: the id '01' comes with two texts: 'red a' and 'another text'"
+    UserError, match=r"corpus\.jsonl:4: the id '01' comes with another text here than at .*corpus\.jsonl:1"
   ):
     load(BeirFolder(str(folder)), inputs, cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def triples(tmp_path: pathlib.Path) -> pathlib.Path:
+  """Pairs with ids and a negative, and a corpus that has one passage more."""
+  records = [
+    {"question": "red ?", "query_id": 1, "passage_id": "01", "passage": "a", "negative_id": ["2", "1"]},
+    {"question": "blue ?", "query_id": 2, "passage_id": "2", "passage": "b"},
+  ]
+  (tmp_path / "triples.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+  (tmp_path / "corpus.tsv").write_text("01\tred a\n1\tred b\n2\tc\n🙂\t\n")
+  return tmp_path / "triples.jsonl"
+
+
+def test_pairs_with_a_corpus_search_all_of_it(
+  triples: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path
+):
+  corpus = str(tmp_path / "corpus.tsv")
+  source = JsonlPairs(str(triples), columns={"query": "question"}, corpus=corpus)
+  data = load(source, inputs, cache=tmp_path / "cache")
+  assert list(data.passages.ids) == ["01", "1", "2", "🙂"]
+  assert list(data.passages.texts) == ["red a", "red b", "c", ""]
+  assert [data.relevance.row(0)[0].tolist(), data.relevance.row(1)[0].tolist()] == [[0], [2]]
+  assert data.negatives is not None
+  assert sorted(data.negatives.row(0).tolist()) == [1, 2]
+  assert [path.name for path in source.files()] == ["triples.jsonl", "corpus.tsv"]
+
+
+def test_pairs_without_ids_find_their_texts_in_a_corpus_without_ids(
+  inputs: TextInputs, tmp_path: pathlib.Path
+):
+  (tmp_path / "pairs.tsv").write_text("red ?\ta\nblue ?\tc\n")
+  (tmp_path / "corpus.tsv").write_text("a\nb\nc\n")
+  source = TsvPairs(str(tmp_path / "pairs.tsv"), corpus=str(tmp_path / "corpus.tsv"))
+  data = load(source, inputs, cache=tmp_path / "cache")
+  assert [data.relevance.row(row)[0].tolist() for row in (0, 1)] == [[0], [2]]
+  (tmp_path / "corpus.tsv").write_text("7\ta\n8\tb\n9\tc\n")
+  with pytest.raises(
+    UserError, match=r"pairs\.tsv has no passage_id, while the passages of .* have ids \('7'\)"
+  ):
+    load(source, inputs, cache=tmp_path / "cache")
+
+
+def test_seqio_knows_a_file_source_that_was_read(tmp_path: pathlib.Path):
+  (tmp_path / "pairs.tsv").write_text("red ?\ta\n")
+  source = TsvPairs(str(tmp_path / "pairs.tsv"))
+  assert len(list(source.examples("train"))) == 1
+  assert source.task().name in features.registered()
+  with pytest.raises(UserError, match=r"tsv:pairs_tsv\..* has no split 'dev'; its splits: train"):
+    list(source.examples("dev"))
 
 
 def test_scifact_counts(data_dir: pathlib.Path, word_piece: WordPiece, tmp_path: pathlib.Path):

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -233,6 +234,11 @@ def test_nothing_of_that_grade():
     _means([[0], [4]], qrels, "ndcg", "mrr", relevant_from=2)
   with pytest.raises(UserError, match="relevant_from is 0; expected a grade above 0"):
     _means([[0], [4]], qrels, "mrr", relevant_from=0)
+
+
+def test_a_ranking_that_is_not_of_rows():
+  with pytest.raises(UserError, match="The ranking has the type float64; expected rows"):
+    inspect.unwrap(judgements.judge)(np.array([[0.0]]), Qrels.of([([0], [1])]))
 
 
 def test_judgements_whose_parts_do_not_fit():

@@ -11,6 +11,8 @@ from retrieval_jax import paths
 from retrieval_jax.data.built_folder import short_hash
 from retrieval_jax.data.features import TaskInfo
 from retrieval_jax.data.hard_negatives import HardNegatives
+from retrieval_jax.data.known_positives import KnownPositives
+from retrieval_jax.data.negatives_file import load_negatives_file
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.row_hash import mixed
@@ -74,6 +76,7 @@ def load(
   inputs: TextInputs,
   *,
   teacher_scores: str | None = None,
+  hard_negatives: str | None = None,
   cache: pathlib.Path | None = None,
 ) -> RetrievalData:
   """Returns a split with the tokens that the model wants, from the cache if it is there.
@@ -85,6 +88,8 @@ def load(
     source: a TaskSource, BeirFolder or TsvPairs.
     inputs: the model's vocabularies, lengths, prefixes and title template.
     teacher_scores: a TSV file of query_id, passage_id, score (teacher_scores.py), which batches then carry.
+    hard_negatives: a TSV file of query_id, passage_id (negatives_file.py), joined with the negatives of the task's own
+      examples.
     cache: the folder of derived data; `paths.cache_dir()` if None.
 
   Raises: UserError if the task or split is unknown, or the data are empty or contradict themselves.
@@ -118,6 +123,12 @@ def load(
   if teacher_scores is not None:
     scores = load_teacher_scores(teacher_scores, queries, passages, cache=cache)
     parts["teacher_scores"] = scores.fingerprint
+  negatives = table.negatives
+  if hard_negatives is not None:
+    found = load_negatives_file(hard_negatives, table, queries, passages, cache=cache)
+    negatives, parts["hard_negatives"] = found.table, found.fingerprint
+  elif negatives is not None:
+    negatives = negatives.without(KnownPositives.of(table.relevance, queries, passages))
   fingerprint = short_hash(parts)
   return RetrievalData(
     source.name,
@@ -129,7 +140,7 @@ def load(
     fingerprint,
     scores,
     dangling=table.dangling,
-    negatives=table.negatives,
+    negatives=negatives,
     info=source.info,
     files=table.files,
   )

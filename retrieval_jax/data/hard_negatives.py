@@ -6,12 +6,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from retrieval_jax.data.known_positives import KnownPositives
 from retrieval_jax.data.relevance import group_by_query
 from retrieval_jax.data.row_hash import mixed
 
 
 class HardNegatives(NamedTuple):
-  """Query row i has the hard negatives `passage_rows[offsets[i]:offsets[i + 1]]`, in the order they were given."""
+  """Query row i has the hard negatives `passage_rows[offsets[i]:offsets[i + 1]]`.
+
+  Their order says nothing: every one is drawn as often. Those of a task stand in the order they were given, those of a
+  file (negatives_file.py) ascend.
+  """
 
   offsets: Int[np.ndarray, "q+1"]
   passage_rows: Int[np.ndarray, "e"]
@@ -41,6 +46,18 @@ class HardNegatives(NamedTuple):
     """Returns the passage rows of one query."""
     return self.passage_rows[self.offsets[query_row] : self.offsets[query_row + 1]]
 
+  def pairs(self) -> tuple[Int[np.ndarray, "e"], Int[np.ndarray, "e"]]:
+    """Returns the query rows and the passage rows of all pairs."""
+    return np.repeat(np.arange(len(self.offsets) - 1), self.counts), self.passage_rows
+
+  def without(self, known: KnownPositives) -> "HardNegatives":
+    """Returns the table without passages that answer their query, or have the text of one that does."""
+    queries, passages = self.pairs()
+    kept = ~known.has(queries, passages)
+    if kept.all():
+      return self
+    return HardNegatives.from_pairs(queries[kept], passages[kept], len(self.offsets) - 1)
+
   def draw(
     self, query_rows: Int[np.ndarray, "q"], *, per_query: int, seed: int, epoch: int
   ) -> Int[np.ndarray, "q n"]:
@@ -51,17 +68,17 @@ class HardNegatives(NamedTuple):
     Floyd 1987, "A sample of brilliance").
     """
     rows = np.asarray(query_rows, np.int64)
-    counts = np.where(rows >= 0, self.counts[np.maximum(rows, 0)], 0)
+    starts = self.offsets[np.maximum(rows, 0)]
+    counts = np.where(rows >= 0, self.offsets[np.maximum(rows, 0) + 1] - starts, 0)
     taken = np.minimum(counts, per_query)
     chosen = np.full((len(rows), per_query), -1, np.int64)
     for i in range(per_query):
-      last = (
-        counts - taken + i
-      )  # a number from 0 to `last` is drawn; one drawn before stands for `last` itself
+      # A number from 0 to `last` is drawn; one that was drawn before stands for `last` itself.
+      last = counts - taken + i
       drawn = (mixed(rows, seed, epoch, i) % np.maximum(last + 1, 1).astype(np.uint64)).astype(np.int64)
       again = np.any(chosen == drawn[:, None], axis=1)
       chosen[:, i] = np.where(i < taken, np.where(again, last, drawn), -1)
-    places = self.offsets[np.maximum(rows, 0)][:, None] + np.maximum(chosen, 0)
+    places = starts[:, None] + np.maximum(chosen, 0)
     found = np.full(chosen.shape, -1, np.int32)
     found[chosen >= 0] = self.passage_rows[places[chosen >= 0]]
     return found

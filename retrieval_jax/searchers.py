@@ -1,15 +1,12 @@
 """Searchers: what ranks a corpus for queries. A checkpoint's embeddings, or BM25."""
 
-import hashlib
 import pathlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from retrieval_jax.data.dataset import RetrievalData, Source
 from retrieval_jax.embedding_writer import Manifest, is_complete, writing
@@ -20,6 +17,7 @@ from retrieval_jax.index.base import Embeddings, Index
 from retrieval_jax.index.bm25 import BM25
 from retrieval_jax.index.exact import exact
 from retrieval_jax.models.dual_encoder import Side
+from retrieval_jax.parameter_digest import parameter_digest
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
 from retrieval_jax.records import Ranking
@@ -33,28 +31,6 @@ SideEmbeddings = np.ndarray | ShardedEmbeddings
 def task_name(task: RetrievalData | Source) -> str:
   """Returns the task's name in folders and tables: with the split behind it unless that is "test"."""
   return task.name if task.split == "test" else f"{task.name}_{task.split}"
-
-
-def parameter_digest(params: PyTree[Array]) -> str:
-  """Returns a hash that tells two states of one model apart for the price of reading them once on the device.
-
-  Each parameter is summed as whole numbers (its bits as float32, plain and times an odd number that depends on the
-  place), so that the order of summation, and with it the number of devices, does not change the hash.
-  """
-  return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in _sums(params))).hexdigest()[:16]
-
-
-@jax.jit
-def _sums(params: PyTree[Array]) -> list[Array]:
-  return [_bit_sums(x) for x in jax.tree.leaves(params)]
-
-
-def _bit_sums(x: Array) -> Array:
-  bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-  place = jnp.zeros(x.shape, jnp.uint32)
-  for axis, size in enumerate(x.shape):
-    place = place * jnp.uint32(size % 2**32) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-  return jnp.stack([jnp.sum(bits, dtype=jnp.uint32), jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)])
 
 
 @runtime_checkable

@@ -1,40 +1,46 @@
 """The evaluation program: a searcher over tasks, a table, metrics.json and run files. `python -m retrieval_jax.eval`."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.paths import output_dir
 from retrieval_jax.reporting import table
 from retrieval_jax.searchers import Searcher
+from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 
 
 def evaluate(
   searcher: Searcher,
-  evaluators: Sequence[RetrievalEvaluator],
+  evaluators: Evaluators,
   *,
   model_dir: str,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, Mapping[str, float]]:
-  """Runs every evaluator and prints one table; returns {evaluator's name: metrics and geometry}.
+  """Runs every evaluator and prints one table; returns {evaluator's name: metrics and geometry}, and for a group of
+  tasks its members and their mean.
 
-  Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json and run.trec. on_start is ignored: the folder's configuration is
-  the training's.
+  Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json, run.trec and per_query.tsv. The encoder is compiled once for all
+  tasks. on_start is ignored: the folder's configuration is the training's.
+
+  Raises: UserError if there is no evaluator, two have one name, or (before anything is encoded) the files of a task are
+  missing.
   """
   del on_start
   if not evaluators:
     raise UserError("EVALUATORS is empty: name at least one task to evaluate.")
-  names = [evaluator.name for evaluator in evaluators]
-  if len(set(names)) < len(names):
-    raise UserError(
-      f"EVALUATORS: two evaluators have the same name ({', '.join(names)}); one would overwrite the other."
-    )
+  check_names(evaluators)
+  for evaluator in flat(evaluators):  # all tasks are there, or none is encoded in vain
+    evaluator.source.fingerprint()
+    _ = evaluator.metric_names
   folder = output_dir(model_dir, "MODEL_DIR")
-  results = {evaluator.name: evaluator.run(searcher, model_dir=folder) for evaluator in evaluators}
+  results: dict[str, Mapping[str, float]] = {}
+  for evaluator in evaluators:
+    results.update(evaluator.run_all(searcher, model_dir=folder))
   print(f"{searcher.name} {searcher.checkpoint}")
   # The geometry of the embeddings is no share of anything: metrics.json has it, the table of percents has not.
-  print(table({e.name: {metric: results[e.name][metric] for metric in e.metrics} for e in evaluators}))
+  shown = {e.name: e.metric_names for e in (*flat(evaluators), *evaluators)}
+  print(table({name: {metric: results[name][metric] for metric in shown[name]} for name in results}))
   for evaluator in evaluators:
     print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
   return results

@@ -1,10 +1,11 @@
-"""Retrieval evaluation: search a task's corpus for its queries, measure, write metrics.json and a TREC run file."""
+"""Retrieval evaluation: search a task's corpus for its queries, measure, write the metrics, the run and every query's values."""
 
 import json
 import pathlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,69 +13,118 @@ from jaxtyping import Float, Int
 
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.sampling import Sample, sampled
 from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.text_table import hash_text
+from retrieval_jax.embedding_geometry import measure_geometry, warn_of_collapse
 from retrieval_jax.errors import UserError
-from retrieval_jax.metrics.geometry import alignment, mean_cosine, uniformity
-from retrieval_jax.metrics.ranking import evaluate_ranking
+from retrieval_jax.metrics.per_query import write_per_query
+from retrieval_jax.metrics.ranking import deepest_cutoff, evaluate_ranking
+from retrieval_jax.metrics.significance import confidence_interval
 from retrieval_jax.paths import atomic_write
 from retrieval_jax.records import Ranking
-from retrieval_jax.searchers import DenseSearcher, EmbeddedTask, Searcher, task_name
+from retrieval_jax.run_file import write_run
+from retrieval_jax.searchers import DenseSearcher, Searcher, task_name
 
-METRICS = ("p@1", "mrr", "mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100")
-SAMPLE = 2000  # rows of a side that the geometry is measured on: 0.2 s
-COLLAPSED = 0.95  # mean cosine of two passages above which a model hardly tells them apart
+METRICS_FILE, RUN_FILE, PER_QUERY_FILE = "metrics.json", "run.trec", "per_query.tsv"
 
 
 class EvaluationResult(NamedTuple):
-  """metrics: name -> mean over the judged queries. ranking: what was found for data.examples, in that order.
+  """What an evaluation found.
 
+  metrics: name -> mean over the judged queries. per_query: name -> value of each of `data.judged`.
+  ranking: what was found for data.judged, in that order.
+  counts: how many queries were judged and answered, how many judgements dangle, and so on: whole numbers, by name.
   geometry: what `measure_geometry` says of the embeddings; empty for a searcher without any.
   """
 
   metrics: Mapping[str, float]
+  per_query: Mapping[str, Float[np.ndarray, "q"]]
   ranking: Ranking
   data: RetrievalData
+  counts: Mapping[str, int]
   geometry: Mapping[str, float]
 
 
 class RetrievalEvaluator(NamedTuple):
   """Evaluates a searcher on one task's split.
 
-  depth: results ranked per query; "mrr" looks that deep (a relevant passage further down counts 0).
+  metrics: names (metrics/ranking.py); None: those that the task declares.
+  depth: results ranked per query; "mrr" and "map" without a cutoff look that deep.
   run_depth: results written to the run file.
+  sample: the part of the task that is measured; if it is not all of it, the name ends in "_sample".
+  drop_identical: whether a result whose id is the query's own is left out before ranking; None: as the task declares.
   """
 
   source: dataset.Source
   inputs: TextInputs
-  metrics: Sequence[str] = METRICS
+  metrics: Sequence[str] | None = None
   depth: int = 1000
   run_depth: int = 100
+  sample: Sample = Sample()
+  drop_identical: bool | None = None
 
   @property
   def name(self) -> str:
     """The task's name; with the split behind it unless that is "test"."""
-    return task_name(self.source)
+    return task_name(self.source) + ("" if self.sample.is_all else "_sample")
+
+  @property
+  def metric_names(self) -> Sequence[str]:
+    """The metrics that are reported.
+
+    Raises: UserError for one that looks deeper than `depth`.
+    """
+    names = self.source.info.metrics if self.metrics is None else self.metrics
+    if isinstance(names, str) or not names:
+      raise UserError(f"METRICS={names!r}: expected a list of names, such as ('ndcg@10', 'recall@100').")
+    if deepest_cutoff(names) > self.depth:
+      raise UserError(
+        f"{self.name}: {', '.join(names)} look deeper than SEARCH_DEPTH={self.depth}: raise it."
+      )
+    return names
 
   def load(self) -> RetrievalData:
-    """Returns the task's queries, corpus and judgements; there is at least one judged query."""
-    return dataset.load(self.source, self.inputs)
+    """Returns the task's queries, corpus and judgements; there is at least one query with a relevant passage."""
+    data = dataset.load(self.source, self.inputs)
+    return data if self.sample.is_all else sampled(data, self.sample)
 
   def evaluate(self, searcher: Searcher) -> EvaluationResult:
-    """Returns the metrics of a searcher; every judged query counts, also those without a hit."""
-    data = self.load()
-    k = min(self.depth, data.passages.num_rows)
+    """Returns the metrics of a searcher; every judged query counts, also those without a result.
+
+    Raises: UserError for a metric that is not finite or that nothing can be measured by.
+    """
+    names, data = self.metric_names, self.load()
+    drops = data.info.drop_identical if self.drop_identical is None else self.drop_identical
+    k = min(self.depth + drops, data.passages.num_rows)
     geometry: Mapping[str, float] = {}
     if isinstance(searcher, DenseSearcher):
       embedded = searcher.embedded(data)
       ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
     else:
       ranking = searcher.search(data, k=k)
-    qrels = [data.relevance.row(int(row)) for row in data.examples]
-    means = evaluate_ranking(ranking.rows, qrels=qrels, metrics=self.metrics).means
-    bad = [name for name, value in means.items() if not np.isfinite(value)]
+    dropped = 0
+    if drops:
+      ranking, dropped = without_identical(ranking, rows_of_queries(data), depth=self.depth)
+    found = evaluate_ranking(
+      ranking.rows,
+      qrels=[data.judgements(int(row)) for row in data.judged],
+      metrics=names,
+      relevant_from=data.info.relevant_from,
+    )
+    bad = [name for name, value in found.means.items() if not np.isfinite(value)]
     if bad:
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")
-    return EvaluationResult(means, ranking, data, geometry)
+    counts = {
+      "queries": found.judged,
+      "answered": found.answered,
+      "corpus_size": data.passages.num_rows,
+      "dangling_judgements": 0 if data.dangling is None else len(data.dangling.grades),
+      "dropped_identical": dropped,
+      "empty_passages": int(data.passages.empty.sum()),
+      "empty_queries": int(data.queries.empty[data.judged].sum()),
+    }
+    return EvaluationResult(found.means, found.per_query, ranking, data, counts, geometry)
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
@@ -82,113 +132,90 @@ class RetrievalEvaluator(NamedTuple):
     return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
 
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
-    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec}; returns the metrics and
-    the geometry of the embeddings, and warns if they have collapsed."""
+    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec, per_query.tsv}; returns the metrics
+    and the geometry of the embeddings; warns of judgements that dangle, empty texts and embeddings that collapsed."""
+    start = time.perf_counter()
     result = self.evaluate(searcher)
     if jax.process_index() == 0:
       folder = self.folder(searcher, model_dir)
-      _warn_of_collapse(self.name, result.geometry)
-      record = {
-        **result.metrics,
-        **result.geometry,
-        "queries": len(result.data.examples),
-        "corpus_size": result.data.passages.num_rows,
-        "checkpoint": searcher.checkpoint,
-        "step": searcher.step,
-        "searcher": searcher.name,
-        "task": self.source.name,
-        "split": self.source.split,
-        "task_fingerprint": result.data.fingerprint,
-      }
-      with atomic_write(folder / "metrics.json") as file:
-        json.dump(record, file, indent=2)
+      _warn(self.name, result.counts)
+      warn_of_collapse(self.name, result.geometry)
+      ids = [result.data.queries.ids[int(row)] for row in result.data.judged]
+      passage_ids = result.data.passages.ids
+      run = folder / RUN_FILE
+      write_run(
+        run,
+        result.ranking,
+        query_ids=ids,
+        passage_ids=passage_ids,
+        depth=self.run_depth,
+        tag=searcher.name,
+      )
+      write_per_query(folder / PER_QUERY_FILE, ids, result.per_query)
+      with atomic_write(folder / METRICS_FILE) as file:
+        json.dump(self._record(searcher, result, time.perf_counter() - start), file, indent=2)
         file.write("\n")
-      write_run(folder / "run.trec", result, depth=self.run_depth, tag=searcher.name)
     return {**result.metrics, **result.geometry}
 
+  def run_all(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, Mapping[str, float]]:
+    """Returns {name: results}: what `run` returns, as a group of evaluators gives it for its members."""
+    return {self.name: self.run(searcher, model_dir=model_dir)}
 
-def measure_geometry(embedded: EmbeddedTask, data: RetrievalData) -> dict[str, float]:
-  """Returns numbers that say how the embeddings lie, on at most 2,000 queries and passages, always the same ones:
-  alignment (of queries with their first positive), uniformity_queries, uniformity_passages, mean_cosine_passages.
+  def _record(self, searcher: Searcher, result: EvaluationResult, seconds: float) -> dict[str, Any]:
+    """Returns what metrics.json holds: the numbers, and all that one must know to get them again."""
+    return {
+      **result.metrics,
+      **result.geometry,
+      **result.counts,
+      "confidence_95": {name: confidence_interval(values) for name, values in result.per_query.items()},
+      "relevant_from": result.data.info.relevant_from,
+      "checkpoint": searcher.checkpoint,
+      "step": searcher.step,
+      "searcher": searcher.name,
+      "task": self.source.name,
+      "split": self.source.split,
+      "sample": None if self.sample.is_all else self.sample._asdict(),
+      "text_inputs": self.inputs.describe(),
+      "task_fingerprint": result.data.fingerprint,
+      "task_files": result.data.files,
+      "seconds": round(seconds, 1),
+    }
 
-  They are those of metrics/geometry.py: of directions, so embeddings of zeros are left out. A number that takes more
-  rows than there are is left out too.
+
+def rows_of_queries(data: RetrievalData) -> Int[np.ndarray, "q"]:
+  """Returns for each of data.judged the corpus row with the query's own id, -1 where there is none."""
+  hashes = np.array([hash_text(data.queries.ids[int(row)]) for row in data.judged], np.uint64)
+  return data.passages.rows_of_hashes(hashes)
+
+
+def without_identical(ranking: Ranking, own_rows: Int[np.ndarray, "q"], *, depth: int) -> tuple[Ranking, int]:
+  """Returns the ranking without each query's own row, cut at `depth`, and how many results were left out.
+
+  Example: own row 5 of a query with the results [7, 5, 2] leaves [7, 2].
   """
-  queries = _sample(len(embedded.queries))
-  positives = data.relevance.positives(data.examples[queries])[:, 0]
-  answers, asked = embedded.passages[positives], embedded.queries[queries]
-  both = _nonzero(answers) & _nonzero(asked)
-  asked_of = asked[_nonzero(asked)]
-  passages = embedded.passages[_sample(len(embedded.passages))]
-  passages = passages[_nonzero(passages)]
-  found = {}
-  if both.any():
-    found["alignment"] = alignment(asked[both], answers[both])
-  if len(asked_of) > 1:
-    found["uniformity_queries"] = uniformity(asked_of)
-  if len(passages) > 1:
-    found["uniformity_passages"] = uniformity(passages)
-    found["mean_cosine_passages"] = mean_cosine(passages)
-  return found
+  own = (ranking.rows == own_rows[:, None]) & (ranking.rows >= 0)
+  order = np.argsort(own, axis=1, kind="stable")  # the others keep their order, their own goes last
+  rows = np.take_along_axis(np.where(own, -1, ranking.rows), order, axis=1)
+  scores = np.take_along_axis(np.where(own, -np.inf, ranking.scores), order, axis=1)
+  return Ranking(rows[:, :depth], scores[:, :depth].astype(np.float32)), int(own.sum())
 
 
-def _sample(count: int) -> Int[np.ndarray, "e"]:
-  """Returns at most SAMPLE of the rows, ascending: a function of their number alone."""
-  if count <= SAMPLE:
-    return np.arange(count)
-  return np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))
-
-
-def _nonzero(rows: Float[np.ndarray, "e d"]) -> np.ndarray:
-  return np.any(rows != 0, axis=1)
-
-
-def _warn_of_collapse(name: str, geometry: Mapping[str, float]) -> None:
-  found = geometry.get("mean_cosine_passages", 0.0)
-  if found > COLLAPSED:
+def _warn(name: str, counts: Mapping[str, int]) -> None:
+  """Says what a user should know of the numbers before believing them."""
+  unanswered = counts["queries"] - counts["answered"]
+  messages = [
+    (unanswered, "queries have no result at all; they count 0"),
+    (
+      counts["dangling_judgements"],
+      "judgements name passages that the corpus lacks; they count as not found",
+    ),
+    (counts["empty_passages"], "passages are empty texts; they are searched like the others"),
+    (counts["empty_queries"], "queries are empty texts"),
+  ]
+  for count, message in messages:
+    if count:
+      print(f"warning: {name}: {count:,} {message}.", file=sys.stderr)
+  if counts["dropped_identical"]:
     print(
-      f"warning: {name}: two passages have the mean cosine {found:.3f}, above {COLLAPSED}: their embeddings hardly "
-      "differ. Either the model is not trained yet, or its pooling sees what all texts share (a special token, a "
-      "prefix): compare POOLING and the prefixes with those the model was made with.",
-      file=sys.stderr,
+      f"{name}: {counts['dropped_identical']:,} results were the query itself and left out.", file=sys.stderr
     )
-
-
-def write_run(path: pathlib.Path, result: EvaluationResult, *, depth: int, tag: str) -> None:
-  """Writes a TREC run file: `query Q0 passage rank score tag`, one line a result, best first.
-
-  Tools that read it forget the rank, sort by score and order equal ones by id; so a score that is not below the one
-  above it is written as the next float32 below that one, and their order is ours.
-
-  Ids with white space cannot stand in that format; they raise UserError naming the id.
-  """
-  with atomic_write(path) as file:
-    for row, passages, scores in zip(
-      result.data.examples, result.ranking.rows[:, :depth], result.ranking.scores[:, :depth], strict=True
-    ):
-      query_id = _token(result.data.queries.ids[int(row)])
-      found = passages >= 0
-      for rank, (passage, score) in enumerate(
-        zip(passages[found], strictly_decreasing(scores[found]), strict=True), start=1
-      ):
-        passage_id = _token(result.data.passages.ids[int(passage)])
-        file.write(f"{query_id} Q0 {passage_id} {rank} {score!s} {tag}\n")
-
-
-def strictly_decreasing(scores: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-  """Returns float32 scores, best first, each lowered as little as it takes to lie below the one before it.
-
-  Example: `strictly_decreasing(np.array([1.0, 1.0, 0.5]))` is `[1, 0.99999994, 0.5]`.
-  """
-  lowered = np.array(scores, np.float32)
-  for i in range(1, len(lowered)):
-    lowered[i] = min(lowered[i], np.nextafter(lowered[i - 1], np.float32(-np.inf)))
-  return lowered
-
-
-def _token(identifier: str) -> str:
-  if not identifier or any(c.isspace() for c in identifier):
-    raise UserError(
-      f"the id {identifier!r} cannot be written to a TREC run file, whose columns are split at white space"
-    )
-  return identifier

@@ -27,13 +27,14 @@ class Program(NamedTuple):
   reads_model: bool
   example: str
   takes_queries: bool = False
+  compares: bool = False
 
 
 PROGRAMS = {
   "train": Program(
     "train", False, "--gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR=/tmp/run"
   ),
-  "eval": Program("evaluate", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run"),
+  "eval": Program("evaluate", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run", compares=True),
   "encode": Program("encode", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run"),
   "search": Program(
     "search", True, '--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run "sort an array"', True
@@ -58,6 +59,8 @@ def run(program: str, argv: Sequence[str]) -> object:
   """Parses flags and gin files, checks that nothing is missing or left over, and calls the program."""
   flags, bindings = parse_flags(program, argv)
   spec = PROGRAMS[program]
+  if spec.compares and flags.compare:
+    return _compare(flags)
   import gin
 
   search_paths = [*flags.gin_search_paths.split(","), str(configs_dir())]
@@ -110,11 +113,31 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
     const=None,
     help="one binding, applied after all files",
   )
+  if spec.compares:
+    parser.add_argument(
+      "--compare",
+      nargs=2,
+      metavar=("RUN_A", "RUN_B"),
+      help="compare two results instead (folders MODEL_DIR/eval/<task>/step_<n>, or run files with --qrels): the "
+      "difference of each metric, its confidence interval and a paired test",
+    )
+    parser.add_argument(
+      "--qrels", metavar="FILE", help="judgements that --compare measures two TREC run files by"
+    )
   if spec.takes_queries:
     parser.add_argument("query", nargs="+", help="query text")
   bindings = [_binding(a) for a in argv if a.startswith("--gin.")]
   flags = parser.parse_args([a for a in argv if not a.startswith("--gin.")])
   return flags, bindings
+
+
+def _compare(flags: argparse.Namespace) -> object:
+  """Prints the comparison of two runs; needs no model and no gin file."""
+  from retrieval_jax.comparison import compare, comparison_table
+
+  found = compare(*flags.compare, qrels=flags.qrels)
+  print(comparison_table(found, tuple(flags.compare)))
+  return found
 
 
 def _summary(program: str) -> str:

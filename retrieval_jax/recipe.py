@@ -15,13 +15,15 @@ from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError, nearest
-from retrieval_jax.evaluation import RetrievalEvaluator
+from retrieval_jax.eval_loss import EvalLoss
 from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.negative_options import NegativeOptions
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
 from retrieval_jax.retriever import Retriever, check_computation, check_inputs, model_manifest
 from retrieval_jax.step_options import StepOptions
+from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step
 
@@ -33,7 +35,9 @@ class Recipe(NamedTuple):
   Short passages train faster and in less memory; the saved model still encodes at its own length.
   frozen: patterns of parameters that training leaves as they are, as model-info.txt prints them ("token_embedder/.*").
   teacher_scores: a TSV file of query_id, passage_id, score for the losses that distil (data/teacher_scores.py).
+  negatives: the hard negatives that batches carry.
   step: in how many chunks and microbatches a step is computed, and how many steps may be not finite.
+  evaluators, eval_loss: what is measured at every checkpoint, and every eval_period steps if that is given.
   """
 
   retriever: Retriever
@@ -41,11 +45,20 @@ class Recipe(NamedTuple):
   batcher: Batcher
   optimizer: Optimizer
   data: dataset.Source
-  evaluators: Sequence[RetrievalEvaluator] = ()
+  evaluators: Evaluators = ()
   passage_length: int | None = None
   frozen: Sequence[str] = ()
   teacher_scores: str | None = None
+  negatives: NegativeOptions = NegativeOptions()
   step: StepOptions = StepOptions()
+  eval_loss: EvalLoss | None = None
+  eval_period: int | None = None
+
+  def evaluates_at(self, step: int) -> bool:
+    """Returns whether the evaluators run after `step` steps although no checkpoint is saved there."""
+    if self.eval_period is None or not (self.evaluators or self.eval_loss):
+      return False
+    return step % self.eval_period == 0
 
   @property
   def frozen_paths(self) -> tuple[str, ...]:
@@ -77,9 +90,10 @@ def state_creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mappi
   return create
 
 
-def check_best_metric(best: str | None, evaluators: Sequence[RetrievalEvaluator]) -> None:
+def check_best_metric(best: str | None, evaluators: Evaluators) -> None:
   """Raises UserError unless `best` is None or a metric that one of the evaluators gives."""
-  known = [f"{evaluator.name}/{metric}" for evaluator in evaluators for metric in evaluator.metrics]
+  metrics = {evaluator.name: evaluator.metric_names for evaluator in (*flat(evaluators), *evaluators)}
+  known = [f"{name}/{metric}" for name, names in metrics.items() for metric in names]
   if best is not None and best not in known:
     expected = (
       f"one of {', '.join(known)}" if known else "evaluators: add --gin_file=evaluators/retrieval.gin"
@@ -108,8 +122,18 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
   check_inputs(recipe.retriever)
   abstract = jax.eval_shape(lambda: state_creator(recipe, data)(jax.random.key(seed), None))
   jax.eval_shape(step, abstract, batch)
+  check_names(recipe.evaluators)
   for evaluator in recipe.evaluators:
+    _ = evaluator.metric_names
     evaluator.load()
+  if recipe.eval_loss is not None:
+    recipe.eval_loss.check()
+    dataset.load(recipe.eval_loss.source, recipe.inputs)
+  period = recipe.eval_period
+  if period is not None and (type(period) is not int or period < 1):
+    raise UserError(
+      f"EVAL_PERIOD={period!r}: expected a whole number of at least 1, or None: at checkpoints."
+    )
 
 
 def _check_targets(loss: Loss, data: RetrievalData) -> None:
@@ -148,6 +172,7 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     "task_fingerprint": data.fingerprint,
     "batch_size": recipe.batcher.batch_size,
     "microbatches": recipe.step.microbatches,
+    "hard_negatives": recipe.negatives.per_query,
     "seed": seed,
   }
 
@@ -160,7 +185,7 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       "Resume with the same, or start in another MODEL_DIR."
     )
   check_computation(folder, saved, now)
-  saved = {"microbatches": 1, **saved}  # what checkpoints meant before there were any
-  for name in ("task", "task_fingerprint", "batch_size", "microbatches", "seed"):
+  saved = {"microbatches": 1, "hard_negatives": 0, **saved}  # what checkpoints meant before there were any
+  for name in ("task", "task_fingerprint", "batch_size", "microbatches", "hard_negatives", "seed"):
     if saved.get(name) != now[name]:
       print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:
   """Returns a plain-text table: one line a row, one column a metric, values in percent with one decimal.
 
-  Columns are the metrics of the first row, in its order; a missing value prints as "-".
+  Columns are the metrics of all rows, in the order they first come; a missing value prints as "-".
 
   Example: `table({"bm25": {"p@1": 0.387}})`.
   """
-  names = list(next(iter(rows.values())))
+  names = list(dict.fromkeys(name for values in rows.values() for name in values))
   width = max(len(label) for label in rows)
   lines = [" " * width + "".join(f"{name:>12}" for name in names)]
   for label, values in rows.items():

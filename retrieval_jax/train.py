@@ -10,11 +10,10 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_jax import progress
-from retrieval_jax.batching.base import Batcher, Plan
+from retrieval_jax.batching.base import Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
-from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.model_info import write_model_info
@@ -30,10 +29,10 @@ from retrieval_jax.recipe import (
 )
 from retrieval_jax.records import Batch
 from retrieval_jax.retriever import announce
-from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
+from retrieval_jax.training_evaluation import make_evaluation
 from retrieval_jax.training_log import Stopwatch, TrainingLog
 from retrieval_jax.weights import initial_params
 
@@ -66,9 +65,16 @@ def train(
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
   recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
-  data = dataset.load(recipe.data, recipe.inputs, teacher_scores=recipe.teacher_scores)
+  recipe.negatives.check_number()
+  data = dataset.load(
+    recipe.data,
+    recipe.inputs,
+    teacher_scores=recipe.teacher_scores,
+    hard_negatives=recipe.negatives.path,
+  )
+  recipe.negatives.check(data)
   plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
-  make_batch = _batches(recipe.batcher, plan, data, seed)
+  make_batch = _batches(recipe, plan, data, seed)
   step_of_parts = make_train_step(
     recipe.retriever.model,
     recipe.loss,
@@ -100,6 +106,7 @@ def train(
     _describe(recipe, partitioner, data, plan, start, total_steps)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
     guard = StepGuard(step_fn, recipe.step, recipe.batcher.batch_size)
+    evaluation = make_evaluation(recipe, partitioner, folder, seed=seed)
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
     done = start
@@ -124,16 +131,18 @@ def train(
           epoch = recipe.batcher.epoch_of(plan, step)
           log.write(done, {**metrics, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
-        if done % checkpoints.period == 0 or done == total_steps or stop.requested:
+        saves = done % checkpoints.period == 0 or done == total_steps or stop.requested
+        if saves or recipe.evaluates_at(done):
           with watch.paused():
             metrics = {**metrics, **guard.metrics()}
             scores: Mapping[str, float] = {}
             try:
-              if recipe.evaluators and not stop.requested:  # whoever stops a run may be in a hurry
-                scores = _evaluate(recipe, partitioner, state, done, folder)
+              if not stop.requested:  # whoever stops a run may be in a hurry
+                scores = evaluation(state, done)
                 log.write(done, scores)
             finally:  # an evaluation that fails costs no training
-              saved.save(done, state, manifest=manifest, metrics=scores or None)
+              if saves:
+                saved.save(done, state, manifest=manifest, metrics=scores or None)
         if stop.requested:
           tqdm.write(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
@@ -145,11 +154,14 @@ def train(
   return metrics
 
 
-def _batches(batcher: Batcher, plan: Plan, data: RetrievalData, seed: int) -> Callable[[int], Batch]:
+def _batches(recipe: Recipe, plan: Plan, data: RetrievalData, seed: int) -> Callable[[int], Batch]:
   """Returns step -> Batch, a pure function of the step."""
 
+  batcher, per_query = recipe.batcher, recipe.negatives.per_query
+
   def make(step: int) -> Batch:
-    return dataset.make_batch(data, batcher.rows(plan, step), seed=seed, epoch=batcher.epoch_of(plan, step))
+    rows, epoch = batcher.rows(plan, step), batcher.epoch_of(plan, step)
+    return dataset.make_batch(data, rows, seed=seed, epoch=epoch, hard_negatives=per_query)
 
   return make
 
@@ -170,20 +182,6 @@ def _start(
     return restored
   params = initial_params(recipe.retriever, partitioner, seed=seed)
   return jax.jit(create, out_shardings=shardings, donate_argnums=1)(rng, params), 0
-
-
-def _evaluate(
-  recipe: Recipe, partitioner: Partitioner, state: TrainState, step: int, folder: pathlib.Path
-) -> dict[str, float]:
-  """Returns every evaluator's metrics under "<evaluator>/<metric>"."""
-  scores: dict[str, float] = {}
-  if recipe.evaluators:
-    encoder = Encoder(recipe.retriever.model, state.params["model"], partitioner)
-    searcher = DenseSearcher(encoder, step, str(folder / f"checkpoint_{step}"))
-    for evaluator in recipe.evaluators:
-      results = evaluator.run(searcher, model_dir=folder)
-      scores.update({f"{evaluator.name}/{name}": value for name, value in results.items()})
-  return scores
 
 
 def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: int, seed: int) -> None:
@@ -208,7 +206,10 @@ def _describe(
   announce(recipe.inputs)
   batch = recipe.batcher.batch_size
   platform = jax.devices()[0].platform
-  details = recipe.step.describe(batch, partitioner.data_size)
+  details = [
+    *recipe.negatives.describe(data, batch),
+    *recipe.step.describe(batch, partitioner.data_size),
+  ]
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"
     f"mesh: {dict(partitioner.mesh.shape)} of {platform}, batch {batch} ({batch // partitioner.data_size} a shard), "

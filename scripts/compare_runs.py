@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 
-from retrieval_jax.evaluation import METRICS
+from retrieval_jax.data.features import TaskInfo
 from retrieval_jax.reporting import table
 
 
@@ -18,7 +18,7 @@ def newest_metrics(model_dir: pathlib.Path, task: str) -> dict[str, float]:
   if not steps:
     sys.exit(f"error: no {model_dir}/eval/{task}/step_*/metrics.json; run retrieval_jax.eval first")
   record = json.loads(steps[-1].read_text(encoding="utf-8"))
-  return {name: record[name] for name in METRICS if name in record}
+  return {name: record[name] for name in TaskInfo().metrics if name in record}
 
 
 def main() -> None:

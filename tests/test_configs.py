@@ -17,7 +17,10 @@ COMPONENT = {
   "data": "TRAIN_DATA",
   "searchers": "SEARCHER",
   "evaluators": "EVALUATORS",
+  "indexes": "INDEX",
 }
+# These need what other files bring: data, inputs, a checkpoint.
+NEEDS_OTHERS = ("evaluators/", "searchers/hybrid")
 # What a file leaves to the user, with a value to try it with.
 REQUIRED = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",
@@ -30,6 +33,7 @@ REQUIRED = {
   "NUM_IDS": "10",
   "NUM_NGRAMS": "10",
   "NUM_CATEGORIES": "10",
+  "EVAL_TASKS": "('pydocs',)",
 }
 FILES = sorted(str(p.relative_to(CONFIGS)) for p in CONFIGS.rglob("*.gin"))
 
@@ -64,7 +68,7 @@ def test_file_parses_and_its_component_builds(name):
     return
   macro = COMPONENT[folder]
   assert macro in configuration.macros_set(files, ()), f"{name} does not define {macro}"
-  if folder != "evaluators":  # those need the data and inputs of other files
+  if not name.startswith(NEEDS_OTHERS):
     gin.parse_config(f"retrieval_jax_test_probe.value = %{macro}")
     built = gin.get_configurable("retrieval_jax_test_probe")()
     assert built is not None

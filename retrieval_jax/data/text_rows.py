@@ -3,7 +3,7 @@
 import pathlib
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from retrieval_jax.data.built_folder import reading
 from retrieval_jax.data.text_table import Texts, TextTable, TextWriter, hash_text
@@ -38,6 +38,11 @@ class TextRows:
     if self.titles is None:
       return self.bodies[rows]
     return list(zip(self.titles[rows], self.bodies[rows], strict=True))
+
+  @property
+  def empty(self) -> Bool[np.ndarray, "e"]:
+    """Whether each row has neither text nor title."""
+    return self.bodies.empty if self.titles is None else self.bodies.empty & self.titles.empty
 
   def row_of(self, id: str) -> int:
     """Returns the row with this id, by a binary search on disk.

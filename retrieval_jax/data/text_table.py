@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 
 class Texts(Sequence[str]):
@@ -56,6 +56,11 @@ class TextTable(Texts):
 
   def __len__(self) -> int:
     return len(self._spans)
+
+  @property
+  def empty(self) -> Bool[np.ndarray, "e"]:
+    """Whether each string is empty; reads the offsets, 16 bytes a string."""
+    return self._spans[:, 0] == self._spans[:, 1]
 
   def text(self, index: int) -> str:
     """Returns one string, read from disk."""

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int, UInt
+from jaxtyping import Bool, Int, UInt
 from tqdm import tqdm
 
 from retrieval_jax.data.built_folder import built_folder, reading, short_hash
@@ -59,6 +59,11 @@ class TokenStore:
   def name(self, row: int) -> str:
     """Returns what to call a row in a message: its id."""
     return repr(self.ids[row])
+
+  @property
+  def empty(self) -> Bool[np.ndarray, "e"]:
+    """Whether each row is a text without a character; it has the tokens of its prefix and the special ones."""
+    return self._rows.empty
 
   def row_of(self, id: str) -> int:
     """Returns the row with this id, by a binary search on disk.

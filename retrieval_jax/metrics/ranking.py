@@ -177,6 +177,16 @@ def evaluate_ranking(
   return Evaluation(means, per_query, int(np.sum(graded.judged)), int(np.sum(answered)))
 
 
+def deepest_cutoff(metrics: Sequence[str]) -> int:
+  """Returns the largest cutoff among the names, 0 if none has one: how deep to search at least.
+
+  Raises: UserError for an unknown metric.
+
+  Example: `deepest_cutoff(["mrr", "ndcg@10", "recall@100"])` is 100.
+  """
+  return max((_parse(name)[1] or 0 for name in metrics), default=0)
+
+
 def _parse(name: str) -> tuple[Metric, int | None]:
   """Returns the metric and the cutoff that `name` ("ndcg@10", "mrr") asks for."""
   base, at, cutoff = name.partition("@")

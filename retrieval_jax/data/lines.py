@@ -22,6 +22,7 @@ Path = str | os.PathLike[str]
 LONGEST = 2**28  # bytes of a line: a file without line ends would fill the memory
 BUFFER = 2**18  # bytes read at once
 ENDINGS = ("", ".gz", ".zst")  # of a file's name: as it is, or compressed
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 
 
 class Line(NamedTuple):
@@ -38,11 +39,13 @@ def read_lines(path: Path) -> Iterator[Line]:
   several gzip members or zstd frames are read to their end. Memory: one line, and a buffer of 256 KiB.
 
   Raises: UserError with file and line number if the file is missing, damaged, cut short or not UTF-8, or a line is
-  longer than 256 MiB.
+  longer than 256 MiB, or for an archive, which is to be unpacked first.
 
   Example: `[line.text for line in read_lines("queries.tsv.gz")]`.
   """
   found = resolve(path)
+  if found.name.endswith(ARCHIVES):
+    raise UserError(f"{found}: an archive, which is not read. Unpack it and name the file inside.")
   number, line_end = 0, b"\n"
   try:
     with open_bytes(found) as file:

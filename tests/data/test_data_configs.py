@@ -10,6 +10,8 @@ import pytest
 
 from retrieval_jax.data.dataset import TaskSource
 from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
+from retrieval_jax.data.link_graph import LinkGraph
+from retrieval_jax.data.reqa import ReqaFolder
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs/data"
 
@@ -78,7 +80,16 @@ def test_beir_folder(build):
   assert build("beir_folder.gin", "DATA_PATH = 'd'") == (BeirFolder("d", "train"), BeirFolder("d", "test"))
 
 
-@pytest.mark.parametrize("name", ["tsv.gin", "jsonl.gin", "beir_folder.gin"])
+def test_reqa(build):
+  train, evaluation = build("reqa.gin", "DATA_PATH = 'd'", "WITH_CONTEXT = True")
+  assert (train, evaluation) == (ReqaFolder("d", "train", True), ReqaFolder("d", "test", True))
+
+
+def test_link_graph(build):
+  assert build("link_graph.gin", "DATA_PATH = 'd'") == (LinkGraph("d", "train"), LinkGraph("d", "test"))
+
+
+@pytest.mark.parametrize("name", ["tsv.gin", "jsonl.gin", "beir_folder.gin", "reqa.gin", "link_graph.gin"])
 def test_the_path_is_required(build, name: str):
   with pytest.raises(ValueError, match="DATA_PATH"):
     build(name)

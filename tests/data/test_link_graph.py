@@ -1,0 +1,123 @@
+"""Link graphs: nodes of both forms, edges, dangling ones, the source."""
+
+import json
+import logging
+import pathlib
+
+import pytest
+
+from retrieval_jax.data import features
+from retrieval_jax.data.dataset import load
+from retrieval_jax.data.link_graph import Edge, LinkGraph, Node, known_edges, read_edges, read_nodes
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.errors import UserError
+
+
+def write(path: pathlib.Path, *lines: str) -> pathlib.Path:
+  path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+  return path
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+  root = tmp_path / "toy graph"
+  root.mkdir()
+  nodes = [
+    {"id": 0, "name": "R", "title": "red", "text": "a\u2028b", "categories": ["x", "y z"], "year": 2007},
+    {"id": "00", "title": None, "text": "green"},
+    {"id": 1, "name": "blue"},
+  ]
+  write(root / "nodes.jsonl", *(json.dumps(node, ensure_ascii=False) for node in nodes))
+  write(root / "edges.train.tsv", "# source\ttarget", "0\t1", "0\t00", "1\t0")
+  write(root / "edges.test.tsv", "00\t0")
+  write(root / "README.tsv", "not read")
+  return root
+
+
+def test_nodes_of_json_lines(folder: pathlib.Path):
+  assert list(read_nodes(folder / "nodes.jsonl")) == [
+    Node("0", "red", "a\u2028b", {"name": ["R"], "categories": ["x", "y z"], "year": ["2007"]}),
+    Node("00", "", "green", {}),
+    Node("1", "blue", "", {}),
+  ]
+
+
+@pytest.mark.parametrize("mark", ["# ", "#", ""])
+def test_nodes_of_a_table(tmp_path: pathlib.Path, mark: str):
+  path = write(
+    tmp_path / "nodes.tsv",
+    f"{mark}id\tname\ttags\tshort description",
+    "#0\t0ad\tgame::a  b\u2028c\tA game",
+    "1\t\t\t",
+  )
+  assert list(read_nodes(path)) == [
+    Node("#0", "0ad", "A game", {"tags": ["game::a", "b\u2028c"]}),
+    Node("1", "", "", {"tags": []}),
+  ]
+
+
+def test_edges(folder: pathlib.Path):
+  assert list(read_edges(folder / "edges.train.tsv")) == [Edge("0", "1"), Edge("0", "00"), Edge("1", "0")]
+
+
+def test_source(folder: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path):
+  graph = LinkGraph(str(folder))
+  assert list(graph.splits()) == ["test", "train", "corpus"]
+  assert list(graph.examples("train")) == [
+    features.pair("0", "red a\u2028b", "1", ""),
+    features.pair("0", "red a\u2028b", "00", ""),
+    features.pair("1", "blue", "0", ""),
+  ]
+  data = load(graph, inputs, cache=tmp_path / "cache")
+  assert list(data.passages.texts) == ["red a\u2028b", "green", "blue"]
+  assert data.relevance.row(0)[0].tolist() == [1, 2]
+  assert graph.info.drop_identical
+  assert [file.name for file in graph.files()] == ["nodes.jsonl", "edges.test.tsv", "edges.train.tsv"]
+
+
+def test_dangling_edges_are_left_out_up_to_1_percent(caplog: pytest.LogCaptureFixture):
+  edges = [Edge("a", "b")] * 99 + [Edge("a", "c")]
+  with caplog.at_level(logging.WARNING):
+    assert list(known_edges(edges, {"a", "b"}, where="toy")) == edges[:99]
+  assert "toy: 1 of 100 edges name nodes that are not there ('a' -> 'c')" in caplog.text
+  with pytest.raises(UserError, match=r"1 of 99 edges .* Above 1%"):
+    list(known_edges(edges[1:], {"a", "b"}, where="toy"))
+
+
+@pytest.mark.parametrize(
+  "name, lines, message",
+  [
+    ("nodes.jsonl", ['{"id": 1}', '{"title": "t"}'], r"nodes\.jsonl:2: id is None; expected text or a whole"),
+    ("nodes.jsonl", ['{"id": 1}', '{"id": 1, "title": "t"}'], r"nodes\.jsonl:2: the id '1' .*nodes\.jsonl:1"),
+    ("nodes.jsonl", ['{"id": 1, "text": ["t"]}'], r"nodes\.jsonl:1: text is \['t'\]; expected text"),
+    ("nodes.jsonl", ['{"id": 1, "tags": {"a": 1}}'], r"nodes\.jsonl:1: tags is \{'a': 1\}; expected text, a"),
+    ("nodes.tsv", ["name\ttext"], r"nodes\.tsv:1: the first line .* must name the columns, id among them"),
+    ("nodes.tsv", ["id\ttext", "1\ta\tb"], r"nodes\.tsv:2: 3 columns, expected 2: id, text"),
+    ("edges.tsv", ["0\t1", "0 1"], r"edges\.tsv:2: 1 columns, expected 2 split by a tab"),
+  ],
+)
+def test_mistakes_name_file_and_line(tmp_path: pathlib.Path, name: str, lines: list[str], message: str):
+  path = write(tmp_path / name, *lines)
+  with pytest.raises(UserError, match=message):
+    list(read_edges(path) if name.startswith("edges") else read_nodes(path))
+
+
+def test_folders_that_are_no_link_graph(folder: pathlib.Path, tmp_path: pathlib.Path):
+  with pytest.raises(UserError, match="found 0 files of nodes and 0 of edges"):
+    LinkGraph(str(tmp_path)).splits()
+  write(folder / "debian_links.train.tsv", "0\t1")
+  with pytest.raises(
+    UserError, match=r"debian_links\.train\.tsv and edges\.train\.tsv are edges of .*'train'"
+  ):
+    LinkGraph(str(folder)).splits()
+
+
+def test_counts_of_the_real_graphs(data_dir: pathlib.Path):
+  graph = LinkGraph(str(data_dir / "graph_wikispeedia"))
+  counts = {split: sum(1 for _ in graph.examples(split)) for split in graph.splits()}
+  assert counts == {"train": 95_642, "dev": 6050, "test": 18_077, "corpus": 4598}
+  debian = LinkGraph(str(data_dir / "graph_debian"))
+  assert {split: sum(1 for _ in debian.examples(split)) for split in debian.splits()} == {
+    "train": 300_076,
+    "corpus": 60_376,
+  }

@@ -25,7 +25,7 @@ from retrieval_jax.progress import interval
 
 FORMAT_VERSION = 1
 CHUNK = 2**18  # lines whose ids are looked up at once
-BLOCK = 2**22  # pairs that are looked at at once after sorting
+BLOCK = 2**20  # pairs that are looked at at once after sorting
 LOG = logging.getLogger(__name__)
 
 

@@ -21,7 +21,17 @@ FORUMS = (
   *("tex", "unix", "webmasters", "wordpress"),
 )
 BEIR_PUBLIC = (
-  *("trec_covid", "nfcorpus", "nq", "hotpotqa", "fiqa", "arguana", "webis_touche2020", "cqadupstack", "quora"),
+  *(
+    "trec_covid",
+    "nfcorpus",
+    "nq",
+    "hotpotqa",
+    "fiqa",
+    "arguana",
+    "webis_touche2020",
+    "cqadupstack",
+    "quora",
+  ),
   *("dbpedia_entity", "scidocs", "fever", "climate_fever", "scifact"),
 )
 BEIR_WITHHELD = ("bioasq", "signal1m", "trec_news", "robust04")  # their owners give them to those who ask

@@ -29,6 +29,7 @@ COMPONENTS = {
   "EVAL_DATA": "data/",
   "EVALUATORS": "evaluators/",
   "SEARCHER": "searchers/",
+  "INDEX": "indexes/",
 }
 MACRO = "gin.macro"
 _ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")

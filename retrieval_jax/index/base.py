@@ -86,6 +86,12 @@ def check_finite(name: str, embeddings: Float[np.ndarray, "r d"], first_row: int
       )
 
 
+def check_scores(found: Ranking) -> None:
+  """Raises UserError if the score of a passage is not finite."""
+  if not np.isfinite(found.scores[found.rows >= 0]).all():
+    raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
+
+
 def read_blocks(corpus: Embeddings, rows: int) -> Iterator[tuple[int, Float[np.ndarray, "r d"]]]:
   """Yields (first row, embeddings) of at most `rows` rows each, front to back: float32, row by row in memory.
 

@@ -2,21 +2,34 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float, Int
+from tqdm.auto import tqdm
 
+from retrieval_jax import progress
 from retrieval_jax.errors import UserError
+from retrieval_jax.index import order
 from retrieval_jax.records import Ranking
 
+SHOWN_QUERIES: Final = 10_000  # fewer are searched without a progress bar
+_GROUP = 64  # scores whose maximum is taken at once
 
-def _best(scores: Float[np.ndarray, "c"], k: int) -> Int[np.ndarray, "x"]:
-  """Returns the rows of the at most k largest scores above 0, best first; equal ones in row order."""
-  rows = np.flatnonzero(scores > 0)
-  if len(rows) > k:
-    worst = np.partition(scores[rows], -k)[-k]
-    rows = rows[scores[rows] >= worst]
-  return rows[np.argsort(-scores[rows], kind="stable")][:k]
+
+def _candidates(scores: Float[np.ndarray, "c"], k: int) -> Int[np.ndarray, "x"]:
+  """Returns the rows of the scores above 0 that can be among the k best.
+
+  Of k groups of rows each has one score that is at least the k-th best of the groups' maxima, so no score below that
+  bound is among the k best: two fast passes, and few rows are left to sort.
+  """
+  groups = len(scores) // _GROUP
+  if groups >= k:
+    maxima = scores[: groups * _GROUP].reshape(groups, _GROUP).max(axis=1)
+    bound = np.partition(maxima, groups - k)[groups - k]
+    if bound > 0:
+      return np.flatnonzero(scores >= bound)
+  return np.flatnonzero(scores > 0)
 
 
 class BM25:
@@ -26,6 +39,10 @@ class BM25:
     log(1 + (N - n_t + 0.5) / (n_t + 0.5)) * f / (f + k1 (1 - b + b |D| / mean |D|))
   with f how often t is in D, n_t in how many of the N texts it is, and |D| in terms. Terms are runs of two or more word
   characters, in lower case, without English stop words, cut to their stem by Snowball's English stemmer.
+
+  Time: a minute for a million texts of 60 terms to index, and per query one addition for each text that has a term, and
+  three passes over c scores. Memory: 8 bytes for each different term of each text; while indexing, all terms as Python
+  lists, about 10 bytes for each term more; while searching, 4 c bytes and 12 bytes for each of the q * k results.
 
   Raises: UserError if bm25s or PyStemmer is not installed, there is no text, or k1 or b is out of range.
 
@@ -45,7 +62,7 @@ class BM25:
     except ImportError as error:
       raise UserError(
         f"BM25 needs the packages bm25s and PyStemmer ({error}). Install them with "
-        "`pip install 'retrieval-jax[quickstart]'`."
+        "`pip install 'retrieval-jax[bm25]'`."
       ) from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it is set to DEBUG by the package itself
     self._tokenize = bm25s.tokenize
@@ -78,10 +95,15 @@ class BM25:
     scores = np.full((len(queries), k), -np.inf, np.float32)
     if self._index is None or not len(queries):
       return Ranking(rows, scores)
-    for i, terms in enumerate(self._terms(queries)):
+    hidden = len(queries) < SHOWN_QUERIES
+    bar = tqdm(
+      self._terms(queries), desc="bm25", unit="query", disable=hidden, mininterval=progress.interval()
+    )
+    for i, terms in enumerate(bar):
       all_scores = self._index.get_scores_from_ids(self._index.get_tokens_ids(terms))
-      found = _best(all_scores, k)
-      rows[i, : len(found)], scores[i, : len(found)] = found, all_scores[found]
+      found = _candidates(all_scores, k)
+      best = order.ranking(order.keys(all_scores[found], found)[None], k)
+      rows[i], scores[i] = best.rows[0], best.scores[0]
     return Ranking(rows, scores)
 
   def __len__(self) -> int:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.index import device_top_k, host_top_k
-from retrieval_jax.index.base import Embeddings, Index, check_corpus, check_queries
+from retrieval_jax.index.base import Embeddings, Index, check_corpus, check_queries, check_scores
 from retrieval_jax.records import Ranking
 
 
@@ -64,8 +64,7 @@ def search_exact(
       query_rows=query_rows or device_top_k.QUERY_ROWS,
       devices=jax.local_devices() if devices is None else devices,
     )
-  if not np.isfinite(found.scores[found.rows >= 0]).all():
-    raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
+  check_scores(found)
   return found
 
 

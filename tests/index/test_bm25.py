@@ -76,7 +76,7 @@ def test_nothing_is_printed(capfd):
 @pytest.mark.parametrize("package", ["bm25s", "Stemmer"])
 def test_a_missing_package(monkeypatch, package):
   monkeypatch.setitem(sys.modules, package, None)  # what import sees for a package that is not there
-  with pytest.raises(UserError, match=r"needs the packages bm25s and PyStemmer.*retrieval-jax\[quickstart\]"):
+  with pytest.raises(UserError, match=r"needs the packages bm25s and PyStemmer.*retrieval-jax\[bm25\]"):
     BM25(TEXTS)
 
 

@@ -396,8 +396,17 @@ def _evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
 
 
 def finalize() -> None:
-  """Locks the configuration; what gin itself still finds wrong is a UserError."""
-  import gin
+  """Locks the configuration; what gin itself still finds wrong is a UserError.
 
+  A macro that only replaced components read, such as EVAL_DATA where EVALUATORS are tasks by name, needs no value: after
+  `check` nothing reaches it, but gin asks for one.
+  """
+  import gin
+  from gin import config as gin_config
+
+  config = gin_config._CONFIG
+  for name in {name for value in config.values() for name in _macro_names(value)}:
+    if (name, MACRO) not in config:
+      gin.parse_config(f"{name} = None")
   with _translated("configuration"):
     gin.finalize()

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from retrieval_jax.data.benchmarks import members
+from retrieval_jax.data.features import is_corpus
 from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.task_source import TaskSource
 from retrieval_jax.data.text_inputs import TextInputs
@@ -127,7 +128,7 @@ def check_names(evaluators: Evaluators) -> None:
 
 
 def _with_split(source: TaskSource, split: str) -> TaskSource:
-  splits = source.splits()
+  splits = [name for name in source.splits() if not is_corpus(name)]
   if split:
     if split not in splits:
       raise UserError(f"{source.name}:{split}: the task has no such split; its splits: {', '.join(splits)}.")

@@ -1,6 +1,7 @@
 """Strings on disk: one UTF-8 blob and an offset table, memory-mapped; and how to write them as a stream."""
 
 import hashlib
+import os
 import pathlib
 import weakref
 from array import array
@@ -41,18 +42,18 @@ class TextTable(Texts):
   Example: `table[3]`, `len(table)`, `table[2:5]` (a list), `table.take([7, 1])` (a list).
   """
 
-  def __init__(self, spans: Int[np.ndarray, "e 2"], blob: np.ndarray):
+  def __init__(self, spans: Int[np.ndarray, "e 2"], blob: int):
     self._spans = spans
-    self._blob = blob
+    self._blob = (
+      blob  # a file descriptor: pages of a mapped blob would count as memory until the process ends
+    )
+    weakref.finalize(self, os.close, blob)
 
   @classmethod
   def open(cls, folder: pathlib.Path, name: str) -> "TextTable":
-    """Maps `<folder>/<name>.npy` and `<name>.utf8` into memory; reads nothing yet."""
+    """Opens `<folder>/<name>.utf8` and maps its offsets, `<name>.npy`, into memory; reads nothing yet."""
     spans = np.load(folder / f"{name}.npy", mmap_mode="r")
-    path = folder / f"{name}.utf8"
-    # An empty file cannot be mapped.
-    blob = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    return cls(spans, blob)
+    return cls(spans, os.open(folder / f"{name}.utf8", os.O_RDONLY))
 
   def __len__(self) -> int:
     return len(self._spans)
@@ -64,8 +65,14 @@ class TextTable(Texts):
 
   def text(self, index: int) -> str:
     """Returns one string, read from disk."""
-    start, end = self._spans[index]
-    return self._blob[start:end].tobytes().decode("utf-8")
+    start, end = self._spans[index].tolist()
+    data = os.pread(self._blob, end - start, start)
+    while len(data) < end - start:  # the kernel gives 2 GiB at most
+      more = os.pread(self._blob, end - start - len(data), start + len(data))
+      if not more:
+        raise OSError(f"a file of texts ends at byte {start + len(data)}, before byte {end}")
+      data += more
+    return data.decode("utf-8")
 
 
 class TextWriter:

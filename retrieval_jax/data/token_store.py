@@ -114,18 +114,24 @@ def _tokenise(rows: TextRows, folder: pathlib.Path, inputs: SideInputs, name: st
   """Writes tokens, lengths and identities, chunk by chunk; memory is one chunk and 28 bytes a row."""
   dtype = np.uint16 if inputs.vocabulary.vocab_size <= 2**16 else np.int32
   shape = (len(rows), inputs.length)
-  tokens = np.lib.format.open_memmap(folder / "tokens.npy", "w+", dtype, shape)
+  block = np.empty((CHUNK, inputs.length), dtype)
   lengths = np.zeros(len(rows), np.int32)
   digests = np.zeros((len(rows), 2), np.uint64)
-  with tqdm(total=len(rows), desc=f"tokenise {name}", unit=" texts", mininterval=1.0) as bar:
+  # Written as a plain file: the pages of a mapped one would count as memory until the kernel writes them.
+  with (
+    open(folder / "tokens.npy", "wb") as file,
+    tqdm(total=len(rows), desc=f"tokenise {name}", unit=" texts", mininterval=1.0) as bar,
+  ):
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_2_0(file, header)
     for start in range(0, len(rows), CHUNK):
       chunk = inputs.tokens(rows.passages(slice(start, start + CHUNK)))
       span = slice(start, start + len(chunk))
-      tokens[span] = chunk
+      block[: len(chunk)] = chunk
+      file.write(block[: len(chunk)].data)
       lengths[span] = row_lengths(chunk)
       digests[span] = [_digest(row) for row in chunk]
       bar.update(len(chunk))
-  tokens.flush()
   np.save(folder / "lengths.npy", lengths)
   np.save(folder / "identity.npy", first_equal(digests))
 

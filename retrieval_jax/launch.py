@@ -18,6 +18,8 @@ from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir
 
 CONFIGS = "retrieval_jax.configs"
+# How texts are written before they are tokenised: the model's, and never another one afterwards.
+TEXT_MACROS = frozenset(("QUERY_PREFIX", "PASSAGE_PREFIX", "PASSAGE_TEMPLATE"))
 
 
 class Program(NamedTuple):
@@ -191,7 +193,24 @@ def _model_section(
     raise UserError(
       f"{path} is damaged: it does not define MODEL and INPUTS. Write it anew by resuming the training."
     )
+  _check_text(section, files, bindings)
   return [section]
+
+
+def _check_text(
+  section: configuration.GinFile, files: Sequence[configuration.GinFile], bindings: Sequence[str]
+) -> None:
+  """Raises UserError for a prefix or template other than the one the model reads its texts with."""
+  own, given = configuration.macros_set([section], ()), configuration.macros_set(files, bindings)
+  for name in sorted(TEXT_MACROS & own.keys() & given.keys()):
+    trained, wanted = (
+      configuration.literal_macro(name, *where) for where in (([section], ()), (files, bindings))
+    )
+    if trained != wanted:
+      raise UserError(
+        f"{name}={wanted!r} ({given[name].where}), but the model of MODEL_DIR reads its texts with {trained!r} "
+        f"({own[name].where}): another one gives embeddings that belong to no model. Leave it out, or train with it."
+      )
 
 
 def _no_model(files: Sequence[configuration.GinFile], bindings: Sequence[str]) -> str | None:

@@ -107,3 +107,12 @@ def test_what_cannot_be_evaluated_is_said_before_training(launch, tiny, tmp_path
   with pytest.raises(UserError, match=message):
     launch("train", *tiny, *flags, flag, f"--gin.MODEL_DIR={tmp_path / 'run'}")
   assert not (tmp_path / "run" / "train").exists()
+
+
+def test_a_prefix_that_the_model_was_not_trained_with_is_refused(trained, launch, tiny):
+  data = [flag for flag in tiny if "_PATH" in flag or flag.endswith("tsv.gin")]
+  with pytest.raises(
+    UserError, match=r"QUERY_PREFIX='query: ' \(--gin.QUERY_PREFIX\), but the model .* with ''"
+  ):
+    launch("eval", *data, f"--gin.MODEL_DIR={trained}", "--gin.QUERY_PREFIX=query: ")
+  launch("eval", *data, f"--gin.MODEL_DIR={trained}", "--gin.QUERY_PREFIX=")

@@ -22,5 +22,9 @@ features.register(
     splits=(*pydocs.SPLITS, features.CORPUS),
     read=read,
     fingerprint=pydocs.fingerprint,
+    info=features.TaskInfo(
+      template="{text}",
+      source="docstrings of the installed Python, numpy, scipy, jax, optax and flax, under their licences",
+    ),
   )
 )

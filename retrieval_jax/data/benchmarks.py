@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retrieval_jax import paths
-from retrieval_jax.data.features import CORPUS
+from retrieval_jax.data.features import CORPUS, corpus_of
 from retrieval_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -122,13 +122,14 @@ def check_counts(data: "RetrievalData") -> list[str]:
   They then are of another version than published results, or cut: results do not compare. What the task declares no
   number for is not looked at.
   """
-  found = {CORPUS: data.passages.num_rows, data.split: len(data.judged)}
-  what = {CORPUS: "passages", data.split: f"judged queries in {data.split}"}
+  counts = data.info.counts
+  corpus = corpus_of(data.split, list(counts)) or CORPUS
+  found = {corpus: (data.passages.num_rows, "passages"), data.split: (len(data.judged), "judged queries")}
   return [
-    f"{data.name}: {number:,} {what[key]}, but {data.info.counts[key]:,} are published: published results were measured "
-    "on other data."
-    for key, number in found.items()
-    if data.info.counts.get(key, number) != number
+    f"{data.name}, split {data.split}: {number:,} {what}, but {counts[key]:,} are published: published results were "
+    "measured on other data."
+    for key, (number, what) in found.items()
+    if counts.get(key, number) != number
   ]
 
 

@@ -14,8 +14,9 @@ gin file exchanges the model and no Task changes. One example is one (query, pos
     negative_ids      strings [n]  optional: their ids; without them equal texts are one passage
 
 Splits of pairs are train, dev and test, as far as they exist. A split "corpus" holds passages alone (passage_id,
-targets, title): the rows that evaluation searches, and the passage rows of every other split. Without it, a split's
-passages are those of its own pairs. Ids are opaque strings, unique within a Task.
+targets, title): the rows that evaluation searches, and the passage rows of every other split. A split "corpus_dev" is
+that of "dev" alone. Without either, a split's passages are those of its own pairs. Ids are opaque strings, unique within
+a Task.
 """
 
 import pathlib
@@ -76,6 +77,7 @@ class TextTask(NamedTuple):
   read: split -> examples, always in the same order.
   fingerprint: changes when the examples do; must be cheap.
   files: those that are read, whose checksums reports name.
+  split_info: what a split declares in place of `info`, as where another one has other grades.
 
   Example: `register(TextTask("toy", splits=("train",), read=read_toy, fingerprint=lambda: "1"))`.
   """
@@ -86,6 +88,24 @@ class TextTask(NamedTuple):
   fingerprint: Callable[[], str]
   info: TaskInfo = TaskInfo()
   files: Callable[[], Sequence[pathlib.Path]] = lambda: ()
+  split_info: Mapping[str, TaskInfo] = {}
+
+  def info_of(self, split: str) -> TaskInfo:
+    """Returns what the task declares of a split."""
+    return self.split_info.get(split, self.info)
+
+
+def is_corpus(split: str) -> bool:
+  """Returns whether a split holds passages alone."""
+  return split == CORPUS or split.startswith(f"{CORPUS}_")
+
+
+def corpus_of(split: str, splits: Sequence[str]) -> str | None:
+  """Returns which of the splits holds the passages that a split of pairs is about; None: its pairs themselves.
+
+  Example: `corpus_of("dev", ["dev", "test", "corpus", "corpus_dev"])` is `"corpus_dev"`.
+  """
+  return next((name for name in (f"{CORPUS}_{split}", CORPUS) if name in splits), None)
 
 
 def pair(
@@ -170,7 +190,7 @@ def _dataset_function(task: TextTask) -> Callable[..., Any]:
     import tensorflow as tf
 
     names = [PASSAGE_ID, PASSAGE, TITLE]
-    if split != CORPUS:
+    if not is_corpus(split):
       names += [QUERY_ID, QUERY, RELEVANCE, *LISTS]
     dtypes = {name: tf.int32 if name == RELEVANCE else tf.string for name in names}
     signature = {
@@ -182,7 +202,7 @@ def _dataset_function(task: TextTask) -> Callable[..., Any]:
 
 
 def _tensor_values(task: TextTask, split: str) -> Iterator[dict[str, Any]]:
-  absent = {TITLE: ""} if split == CORPUS else {TITLE: "", RELEVANCE: 1, NEGATIVES: [], NEGATIVE_IDS: []}
+  absent = {TITLE: ""} if is_corpus(split) else {TITLE: "", RELEVANCE: 1, NEGATIVES: [], NEGATIVE_IDS: []}
   for example in task.read(split):
     yield {name: _bytes(value) for name, value in (absent | dict(example)).items()}
 

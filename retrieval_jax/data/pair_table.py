@@ -49,7 +49,7 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
   the pairs pointing to passages that are not in it.
   """
   splits = list(source.splits())
-  pairs = [split for split in splits if split != features.CORPUS]
+  pairs = [split for split in splits if not features.is_corpus(split)]
   if source.split not in pairs:
     raise UserError(f"{source.name} has no split {source.split!r}; its splits of pairs: {', '.join(pairs)}.")
   definition: dict[str, Any] = {
@@ -57,13 +57,13 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
     "source": source.name,
     "source_fingerprint": source.fingerprint(),
   }
-  corpus = None
-  if features.CORPUS in splits:
-    corpus_definition = definition | {"split": features.CORPUS}
+  corpus, corpus_split = None, features.corpus_of(source.split, splits)
+  if corpus_split is not None:
+    corpus_definition = definition | {"split": corpus_split}
     corpus = built_folder(
       cache / "texts" / short_hash(corpus_definition),
       definition=corpus_definition,
-      build=lambda folder: _write_corpus(source, folder),
+      build=lambda folder: _write_corpus(source, corpus_split, folder),
     )
   definition |= {"split": source.split, "passages": "pairs" if corpus is None else "corpus"}
   fingerprint = short_hash(definition)
@@ -87,11 +87,11 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
     )
 
 
-def _write_corpus(source: Source, folder: pathlib.Path) -> None:
+def _write_corpus(source: Source, split: str, folder: pathlib.Path) -> None:
   rows = RowWriter(folder / "passages")
-  for example in _progress(source, features.CORPUS):
+  for example in _progress(source, split):
     rows.add(*_passage(example))
-  rows.finish(f"{source.name}, split {features.CORPUS}, passages")
+  rows.finish(f"{source.name}, split {split}, passages")
 
 
 def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | None) -> None:

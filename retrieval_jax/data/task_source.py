@@ -88,7 +88,7 @@ class TaskSource(NamedTuple):
   def info(self) -> features.TaskInfo:
     """What the Task declares; a Task that seqio alone knows declares nothing but our defaults."""
     text_task = self._text_task()
-    return text_task.info if text_task else features.TaskInfo()
+    return text_task.info_of(self.split) if text_task else features.TaskInfo()
 
   def files(self) -> Sequence[pathlib.Path]:
     """Returns the files that a text task reads; none for a Task that seqio alone knows."""
@@ -109,7 +109,7 @@ class TaskSource(NamedTuple):
   def _seqio_examples(self, split: str) -> Iterator[features.Example]:
     dataset = self._seqio_task().get_dataset(sequence_length=None, split=split, shuffle=False)
     needed = {features.PASSAGE_ID, features.PASSAGE}
-    if split != features.CORPUS:
+    if not features.is_corpus(split):
       needed |= {features.QUERY_ID, features.QUERY}
     if not needed <= set(dataset.element_spec):
       raise UserError(

@@ -135,7 +135,7 @@ def test_seqio_users_find_our_tasks():
 def test_a_misspelt_task_and_importing_load_no_tensorflow():
   script = """
     import sys
-    from retrieval_jax.data import dataset, file_sources, pydocs, readers, seqio_vocabulary, token_store
+    from retrieval_jax.data import beir, dataset, file_sources, pydocs, seqio_vocabulary, tables, token_store
     from retrieval_jax.data.task_source import TaskSource
     try:
       TaskSource("pydoc").splits()

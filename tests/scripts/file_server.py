@@ -43,8 +43,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server.seen.append((self.path, self.headers["Range"], self.headers["If-Range"]))
     fault = server.faults.pop(0) if server.faults else None
     body = server.files.get(self.path)
-    if body is None or isinstance(fault, int):
-      self.send_error(404 if body is None else fault)
+    if body is None:
+      self.send_error(404)
+      return
+    if isinstance(fault, int):
+      self.send_error(fault)
       return
     start = self._start()
     if start >= len(body) and start:

@@ -51,12 +51,12 @@ class Searcher(Protocol):
     ...
 
   def search(self, data: RetrievalData, *, k: int) -> Ranking:
-    """Returns the k best passages of every row of data.examples, in that order."""
+    """Returns the k best passages of every row of data.judged, in that order."""
     ...
 
 
 class EmbeddedTask(NamedTuple):
-  """The embeddings of a task: of the queries of data.examples, in that order, and of its whole corpus."""
+  """The embeddings of a task: of the queries of data.judged, in that order, and of its whole corpus."""
 
   queries: Float[np.ndarray, "e d"]
   passages: SideEmbeddings
@@ -68,8 +68,9 @@ class EmbeddedTask(NamedTuple):
 
 
 class EncodedSide(NamedTuple):
-  """A side's embeddings. folder: where they are kept, if they are. encoded: how many rows this call had to encode, which
-  took it so many seconds (writing included, opening not)."""
+  """A side's embeddings. folder: where they are kept, if they are. encoded: how many rows this call had to encode and
+  write, in so many seconds.
+  """
 
   embeddings: SideEmbeddings
   folder: pathlib.Path | None
@@ -102,7 +103,7 @@ class DenseSearcher(NamedTuple):
   def embedded(self, data: RetrievalData) -> EmbeddedTask:
     """Returns the embeddings that `search` looks into."""
     passages = self.passages(data)
-    return EmbeddedTask(self.queries(data)[data.examples], passages, self.build_index)
+    return EmbeddedTask(self.queries(data)[data.judged], passages, self.build_index)
 
   def passages(self, data: RetrievalData) -> SideEmbeddings:
     """Returns the embeddings of the corpus, memory-mapped where they are kept."""
@@ -175,7 +176,7 @@ class BM25Searcher(NamedTuple):
 
   def search(self, data: RetrievalData, *, k: int) -> Ranking:
     index = BM25(list(data.passages.texts), k1=self.k1, b=self.b)
-    return index.search([data.queries.texts[int(row)] for row in data.examples], k=k)
+    return index.search([data.queries.texts[int(row)] for row in data.judged], k=k)
 
 
 def require_dense(searcher: Searcher) -> None:

@@ -176,7 +176,7 @@ def test_search_goes_through_the_index_that_was_asked_for(searcher, data):
   found = searcher._replace(build_index=backwards).search(data, k=3)
   assert built == [built[0]]
   assert len(built[0]) == COUNT
-  queries = searcher.queries(data)[data.examples]
+  queries = searcher.queries(data)[data.judged]
   assert_array_equal(found.rows, search_exact(-searcher.passages(data)[:], queries, k=3).rows)
 
 

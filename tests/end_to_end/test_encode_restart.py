@@ -10,26 +10,32 @@ import numpy as np
 import pytest
 
 from retrieval_jax.embeddings import open_embeddings
+from retrieval_jax.errors import UserError
 from tests.end_to_end.conftest import command, environment
 
 ROWS, SHARD = 1200, 100
 
 
-@pytest.fixture
-def flags(launch, tiny, tmp_path):
+@pytest.fixture(scope="module")
+def flags(tiny, tmp_path_factory):
   """Flags of an encoding, in small batches so that it takes a second or two, with a model that was trained one step."""
-  model_dir = tmp_path / "run"
-  launch("train", *tiny, "--gin.TRAIN_STEPS=1", f"--gin.MODEL_DIR={model_dir}")
-  (tmp_path / "corpus.tsv").write_text(
+  import gin
+
+  from retrieval_jax import launch as launcher
+
+  folder = tmp_path_factory.mktemp("encode")
+  gin.clear_config()
+  launcher.run("train", [*tiny, "--gin.TRAIN_STEPS=1", f"--gin.MODEL_DIR={folder / 'run'}"])
+  gin.clear_config()
+  (folder / "corpus.tsv").write_text(
     "".join(f"query {i % 7}\tpassage {i} {'word ' * (i % 9)}\n" for i in range(ROWS)), encoding="utf-8"
   )
   return (
     "--gin_file=data/tsv.gin",
-    f"--gin.DATA_PATH={tmp_path / 'corpus.tsv'}",
-    f"--gin.TEST_PATH={tmp_path / 'corpus.tsv'}",
-    f"--gin.MODEL_DIR={model_dir}",
+    f"--gin.DATA_PATH={folder / 'corpus.tsv'}",
+    f"--gin.TEST_PATH={folder / 'corpus.tsv'}",
+    f"--gin.MODEL_DIR={folder / 'run'}",
     f"--gin.ROWS_PER_SHARD={SHARD}",
-    "--gin.TOKENS_PER_BATCH=16",
   )
 
 
@@ -47,7 +53,7 @@ def killed(program: list[str], first: pathlib.Path) -> None:
 
 
 def test_sharded_encoding_goes_on_after_kill_9(flags, launch, tmp_path, capsys):
-  output = tmp_path / "out"
+  flags, output = (*flags, "--gin.TOKENS_PER_BATCH=16"), tmp_path / "out"
   passages = output / "corpus" / "step_1" / "passages"
   killed(command("encode", *flags, f"--gin.OUTPUT_DIR={output}"), passages / "00000.npy")
   finished = {path: path.stat().st_mtime_ns for path in passages.glob("[0-9]*.npy")}
@@ -77,3 +83,28 @@ def test_sharded_encoding_goes_on_after_kill_9(flags, launch, tmp_path, capsys):
   ]
   assert len(set(ids)) == ROWS
   np.testing.assert_allclose(np.linalg.norm(found[:], axis=1), 1, atol=1e-5)
+
+
+def test_float16_is_kept_and_searched(flags, launch):
+  flags = (*flags, "--gin.EMBEDDING_DTYPE=float16")
+  folder = launch("encode", *flags) / "passages"
+  shards = {path: path.stat().st_mtime_ns for path in folder.glob("[0-9]*.npy")}
+  assert len(shards) == ROWS // SHARD
+  assert {np.load(path, mmap_mode="r").dtype for path in shards} == {np.dtype(np.float16)}
+  ranking = launch("search", *flags, "--gin.K=3", "word word")
+  assert ranking.rows.shape == (1, 3)
+  assert {path: path.stat().st_mtime_ns for path in shards} == shards
+
+
+@pytest.mark.parametrize(
+  "flag, message",
+  [
+    ("ROWS_PER_SHARD=0", "ROWS_PER_SHARD=0: expected a whole number of at least 1"),
+    ("EMBEDDING_DTYPE=float8", "EMBEDDING_DTYPE='float8': expected 'float32' or 'float16'"),
+    ("TOKENS_PER_BATCH=0", "TOKENS_PER_BATCH=0: expected a whole number"),
+  ],
+)
+def test_flags_that_cannot_be(flags, launch, tmp_path, flag, message):
+  with pytest.raises(UserError, match=message):
+    launch("encode", *flags, f"--gin.{flag}", f"--gin.OUTPUT_DIR={tmp_path / 'out'}")
+  assert not list(tmp_path.rglob("*.npy"))

@@ -2,15 +2,15 @@
 
 import hashlib
 import importlib
-import inspect
 import json
 import pathlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from retrieval_jax.data import features
+from retrieval_jax.data.seqio_examples import describe_seqio_task, seqio_examples
 from retrieval_jax.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -104,22 +104,7 @@ class TaskSource(NamedTuple):
     if text_task is not None:
       yield from text_task.read(split)
     else:
-      yield from self._seqio_examples(split)
-
-  def _seqio_examples(self, split: str) -> Iterator[features.Example]:
-    dataset = self._seqio_task().get_dataset(sequence_length=None, split=split, shuffle=False)
-    needed = {features.PASSAGE_ID, features.PASSAGE}
-    if not features.is_corpus(split):
-      needed |= {features.QUERY_ID, features.QUERY}
-    if not needed <= set(dataset.element_spec):
-      raise UserError(
-        f"the Task {self.task!r}, split {split!r}, has the features {', '.join(sorted(dataset.element_spec))}; "
-        f"a text task needs {', '.join(sorted(needed))} (retrieval_jax/data/features.py)."
-      )
-    optional = (features.TITLE, features.RELEVANCE, *features.LISTS)
-    wanted = [name for name in (*needed, *optional) if name in dataset.element_spec]
-    for example in dataset.as_numpy_iterator():
-      yield {name: _plain(name, example[name]) for name in wanted}
+      yield from seqio_examples(self._seqio_task(), split)
 
   def _text_task(self) -> features.TextTask | None:
     """Returns the Task if a plain Python reader makes it, or None for one that seqio alone knows."""
@@ -166,49 +151,3 @@ def import_tasks(module: str | None = None) -> None:
       raise UserError(
         f"the task module {module!r} cannot be imported: {error}. Put its folder on PYTHONPATH, or correct the name."
       ) from error
-
-
-def describe_seqio_task(task: "seqio.Task") -> dict[str, Any]:
-  """Returns plain data that names what a Task reads and does: its fingerprint is a hash of it."""
-  source: Any = task.source
-  seen: dict[str, Any] = {"source": type(source).__name__, "splits": sorted(task.splits)}
-  tfds = getattr(source, "tfds_dataset", None)
-  if tfds is not None:
-    seen["tfds"] = [tfds.name, str(tfds.version)] if hasattr(tfds, "version") else [tfds.name]
-  for split in seen["splits"]:
-    if hasattr(source, "list_shards"):
-      seen[split] = [_file_mark(shard) for shard in source.list_shards(split)]
-  if hasattr(source, "_dataset_fn"):
-    seen["function"] = _source_text(source._dataset_fn)
-  seen["preprocessors"] = [_source_text(step) for step in task.preprocessors]
-  return seen
-
-
-def _file_mark(shard: str) -> list[str | int]:
-  path = pathlib.Path(str(shard))
-  if not path.is_file():
-    return [str(shard)]
-  return [str(shard), path.stat().st_size, path.stat().st_mtime_ns]
-
-
-def _source_text(function: Any) -> str:
-  try:
-    return inspect.getsource(function)
-  except (OSError, TypeError):
-    return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def _plain(name: str, value: Any) -> str | int | list[str]:
-  if name == features.RELEVANCE:
-    return int(value)
-  if name in features.LISTS:
-    return [_text(name, part) for part in value]
-  return _text(name, value)
-
-
-def _text(name: str, value: Any) -> str:
-  if not isinstance(value, bytes):
-    raise UserError(
-      f"the feature {name!r} holds {type(value).__name__}, expected text: a text task leaves tokenising to the model."
-    )
-  return value.decode("utf-8")

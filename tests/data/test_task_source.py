@@ -73,9 +73,9 @@ def test_fingerprint_of_a_users_task(user_module: str):
     ),
     (
       TaskSource("user_pairs"),
-      "has the features inputs; a text task needs inputs, passage_id, query_id, targets",
+      "has the features inputs; a retrieval Task needs inputs and targets",
     ),
-    (TaskSource("user_tokens"), "the feature 'targets' holds ndarray, expected text"),
+    (TaskSource("user_tokens"), "the feature 'targets' holds int32 of 1 axes, and there is neither text in"),
     (TaskSource("x", module="no_such_module"), "'no_such_module' cannot be imported: No module named"),
   ],
 )

@@ -4,4 +4,6 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 make_venv dev
-exec python -m pytest "$@"
+# One worker a core, at most four: a worker holds jax and TensorFlow, up to 3 GB.
+cores="$(python -c "import os; print(min(4, len(os.sched_getaffinity(0)) if hasattr(os, \"sched_getaffinity\") else 4))")"
+exec python -m pytest -n "$cores" --dist loadfile "$@"

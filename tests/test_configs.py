@@ -25,6 +25,7 @@ NEEDS_OTHERS = ("evaluators/", "searchers/hybrid")
 REQUIRED = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",
   "DATA_PATH": "'somewhere'",
+  "MIXTURE_OR_TASK_NAME": "'pydocs'",
   "TRAIN_STEPS": "100",
   "BATCH_SIZE": "8",
   "MODEL_DIR": "'/tmp/none'",

@@ -38,6 +38,7 @@ def build(monkeypatch: pytest.MonkeyPatch):
     """
     with gin.unlock_config():
       gin.clear_config()
+      gin.add_config_file_search_path(str(CONFIGS.parent))
       gin.parse_config("\n".join(line.strip() for line in text.splitlines()))
       gin.parse_config(bindings)
       gin.finalize()
@@ -50,6 +51,21 @@ def build(monkeypatch: pytest.MonkeyPatch):
 
 def test_pydocs(build):
   assert build("pydocs.gin") == (TaskSource("pydocs", "train"), TaskSource("pydocs", "test"))
+
+
+def test_a_task_by_its_name(build):
+  bindings = ("MIXTURE_OR_TASK_NAME = 'beir_nfcorpus'", "TRAIN_SPLIT = 'dev'")
+  assert build("task.gin", *bindings) == (
+    TaskSource("beir_nfcorpus", "dev"),
+    TaskSource("beir_nfcorpus", "test"),
+  )
+  with pytest.raises(ValueError, match="MIXTURE_OR_TASK_NAME"):
+    build("task.gin")
+
+
+def test_msmarco(build):
+  expected = (TaskSource("msmarco_passage", "train"), TaskSource("msmarco_passage", "dev_small"))
+  assert build("msmarco.gin") == expected
 
 
 def test_another_task_split_and_module(build):

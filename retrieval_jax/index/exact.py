@@ -36,9 +36,10 @@ def search_exact(
   chunk_rows, query_rows: by default 1,024 and 1,024 in numpy, 50,000 and 256 on devices.
 
   Time: c * q * d multiplications and additions; on CPUs one pass over the scores more, elsewhere one top-k of each chunk.
-  Memory, numpy: chunk_rows * query_rows scores, one chunk (a view of a float32 array), and 4 results of 8 bytes for each
-  of q * k. Devices, each: query_rows * chunk_rows scores, two chunks, and q * k results; on the host, two chunks per
-  device; the last chunk and the last block of queries are padded, so that one shape is compiled.
+  Memory, numpy: chunk_rows * query_rows scores, one chunk (a view of a float32 array), 8 bytes for each of q * k results
+  and about 200 more while those of query_rows queries are merged. Devices, each: query_rows * chunk_rows scores, two
+  chunks, and q * k results; on the host, two chunks per device. The last chunk and the last block of queries are padded
+  there, so that one shape is compiled.
 
   Raises: UserError for an empty corpus, different widths, k < 1, and an embedding that is not finite (with its row).
 

@@ -20,6 +20,7 @@ _MULTIPLE = (
   16  # of both: smaller or odd products go other ways through a BLAS, and equal passages could score apart
 )
 _DENSE = 8  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
+_FEWEST = 64  # rows of a chunk that are worth a pass of their own
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -38,6 +39,7 @@ class _Best:
     self._found = np.full((queries, k), order.NOTHING)
     self._threshold = np.full(queries, -np.inf, np.float32)  # at most the k-th best score so far
     self._waiting: list[_Results] = []
+    self._counts = np.zeros(queries, np.int64)  # of those that wait, by query
 
   def add(self, scores: Float[np.ndarray, "r q"], first_row: int) -> None:
     """Takes in a chunk's scores. A score equal to the k-th best loses: its row is larger."""
@@ -46,12 +48,18 @@ class _Best:
     if not len(places):
       return
     if len(places) > better.size // _DENSE:
+      half = len(scores) // 2
+      if half >= max(self._k, _FEWEST):  # the first half leaves less of the second
+        self.add(scores[:half], first_row)
+        self.add(scores[half:], first_row + half)
+        return
       rows = np.broadcast_to(first_row + np.arange(len(scores))[:, None], scores.shape)
       self._merge(np.where(better, order.keys(scores, rows), order.NOTHING).T)
       return
     rows, queries = np.divmod(places.astype(np.uint32), np.uint32(scores.shape[1]))
     self._waiting.append(_Results(queries, order.keys(scores.ravel()[places], rows + first_row)))
-    if sum(len(results.keys) for results in self._waiting) >= self._found.size:
+    self._counts += np.bincount(queries, minlength=len(self._counts))
+    if self._counts.max() >= 2 * self._k:  # bounds the matrix that they become, however they are spread
       self.flush()
 
   def flush(self) -> UInt64[np.ndarray, "q k"]:
@@ -59,6 +67,7 @@ class _Best:
     if self._waiting:
       results = _Results(*(np.concatenate(parts) for parts in zip(*self._waiting, strict=True)))
       self._waiting.clear()
+      self._counts[:] = 0
       self._merge(_grouped(results, len(self._found)))
     return self._found
 
@@ -69,7 +78,8 @@ class _Best:
 
 def _grouped(results: _Results, count: int) -> UInt64[np.ndarray, "q x"]:
   """Returns the keys as a matrix with a row for each of `count` queries, filled up with NOTHING."""
-  sort = np.argsort(results.queries, kind="stable")
+  short = results.queries.astype(np.min_scalar_type(count))  # a stable sort of 16 bits is a radix sort
+  sort = np.argsort(short, kind="stable")
   queries, sizes = results.queries[sort], np.bincount(results.queries, minlength=count)
   column = np.arange(len(queries)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
   grouped = np.full((count, sizes.max()), order.NOTHING)

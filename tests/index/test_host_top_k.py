@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,21 @@ def test_results_that_wait_are_taken_in_when_they_are_many():
   corpus = np.zeros((64 * 16, 1), np.float32)
   corpus[5::16, 0] = np.arange(1, 65)
   np.testing.assert_array_equal(_search(corpus, np.ones((1, 1), np.float32), 3).rows, [[1013, 997, 981]])
+
+
+def test_one_query_with_all_the_better_passages_takes_no_room_of_the_others():
+  """Every chunk has better ones for one query and none for the others: a matrix of all that wait would be wide."""
+  corpus = np.stack([np.arange(4096.0), np.zeros(4096)], axis=1).astype(np.float32)
+  queries = np.zeros((512, 2), np.float32)
+  queries[7, 0] = 1
+  tracemalloc.start()
+  try:
+    found = _search(corpus, queries, 50, chunk_rows=64, query_rows=512)
+    assert tracemalloc.get_traced_memory()[1] < 512 * 50 * 200 + 2**20
+  finally:
+    tracemalloc.stop()
+  np.testing.assert_array_equal(found.rows[7], np.arange(4095, 4045, -1))
+  np.testing.assert_array_equal(found.rows[8], np.arange(50))
 
 
 def test_equal_passages_in_several_chunks_get_equal_scores():

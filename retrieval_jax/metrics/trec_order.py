@@ -47,6 +47,22 @@ def trec_order(ranking: Ranking, ids: Sequence[str]) -> Ranking:
   return Ranking(rows, scores)
 
 
+def trec_order_of_ids(ids: Sequence[str], scores: Sequence[float]) -> list[str]:
+  """Returns the ids of one query's results in the same order: what `rows_of_ids` takes of a run file.
+
+  Raises: UserError for other numbers of ids and scores, and a score that is not a number.
+
+  Example: `trec_order_of_ids(["a", "b", "c"], [1.0, 1.0, 2.0])` is `["c", "b", "a"]`.
+  """
+  if len(ids) != len(scores):
+    raise UserError(f"{len(ids)} results have {len(scores)} scores; expected one each.")
+  with np.errstate(over="ignore"):
+    keys = np.asarray(scores, np.float64).astype(np.float32)
+  if np.isnan(keys).any():
+    raise UserError(f"The score of result {ids[int(np.argmax(np.isnan(keys)))]!r} is not a number.")
+  return [name for _, name in sorted(zip(keys.tolist(), ids, strict=True), reverse=True)]
+
+
 def _tied(keys: Float[np.ndarray, "q k"], rows: Int[np.ndarray, "q k"]) -> Bool[np.ndarray, "q k"]:
   """Returns which results have the score of a neighbour."""
   tied = np.zeros(keys.shape, bool)

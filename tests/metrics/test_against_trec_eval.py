@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from retrieval_jax.metrics.id_rows import rows_of_ids
 from retrieval_jax.metrics.ranking import METRICS, evaluate_ranking
-from retrieval_jax.metrics.trec_order import trec_order
+from retrieval_jax.metrics.trec_order import trec_order, trec_order_of_ids
 from retrieval_jax.records import Ranking
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 100)
@@ -102,6 +103,26 @@ def test_mrr_with_a_cutoff_is_that_of_the_cut_run():
     short = Ranking(ranking.rows[:, :cut], ranking.scores[:, :cut])
     expected, _ = _expected(pytrec_eval, qrels, short, ids, 1)
     np.testing.assert_allclose(found.per_query[f"mrr@{cut}"][judged], expected["mrr"], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+def test_rankings_given_by_ids_equal_trec_eval(ties):
+  pytrec_eval = pytest.importorskip("pytrec_eval")
+  ids = [str(number) for number in np.random.default_rng(9).permutation(1000)[: CORPUS + 10]]
+  rng = np.random.default_rng(0)
+  _, qrels = _random_qrels(rng, ids, [-1, 0, 1, 2])
+  ranking = _random_ranking(rng, ties)
+  expected, answered = _expected(pytrec_eval, qrels, ranking, ids, 1)
+  found = [
+    trec_order_of_ids([ids[row] for row in rows if row >= 0], scores[rows >= 0].tolist())
+    for rows, scores in zip(*ranking, strict=True)
+  ]
+  rows, ours = rows_of_ids(found, [qrels.get(f"q{i}", {}) for i in range(QUERIES)])
+  values = evaluate_ranking(rows, qrels=ours, metrics=list(expected))
+  assert (values.judged, values.answered) == (len(qrels), answered)
+  for name, theirs in expected.items():
+    judged = ~np.isnan(values.per_query[name])
+    np.testing.assert_allclose(values.per_query[name][judged], theirs, rtol=0, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("relevant, expected", [("a", 1 / 3), ("b", 1 / 2), ("c", 1)])

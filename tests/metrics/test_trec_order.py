@@ -3,7 +3,7 @@ import pytest
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.metrics.ranking import evaluate_ranking
-from retrieval_jax.metrics.trec_order import trec_order
+from retrieval_jax.metrics.trec_order import trec_order, trec_order_of_ids
 from retrieval_jax.records import Ranking
 
 ABC = ["a", "b", "c"]
@@ -59,6 +59,23 @@ def test_scores_beyond_float32_tie_at_infinity():
 
 def test_no_results_at_all():
   assert _ordered(np.zeros((2, 0), int), np.zeros((2, 0)), []) == ([[], []], [[], []])
+
+
+def test_ids_of_one_query_have_the_same_order():
+  """As the order of rows, on scores with many ties."""
+  rng = np.random.default_rng(0)
+  ids = [str(i) for i in range(40)]
+  scores = rng.integers(-3, 3, 40) / 7
+  expected = trec_order(Ranking(np.arange(40)[None], scores[None]), ids)
+  assert trec_order_of_ids(ids, scores.tolist()) == [ids[row] for row in expected.rows[0]]
+  assert trec_order_of_ids(["a", "b"], [16777217.0, 16777216.0]) == ["b", "a"]
+  assert trec_order_of_ids(["a", "b"], [1e300, 1e200]) == ["b", "a"]
+  assert trec_order_of_ids(["a", "b"], [0.0, -0.0]) == ["b", "a"]
+  assert trec_order_of_ids([], []) == []
+  with pytest.raises(UserError, match="score of result 'b' is not a number"):
+    trec_order_of_ids(["a", "b"], [1.0, np.nan])
+  with pytest.raises(UserError, match="2 results have 1 scores"):
+    trec_order_of_ids(["a", "b"], [1.0])
 
 
 def test_mistakes():

@@ -39,8 +39,12 @@ def evaluate(
     results.update(evaluator.run_all(searcher, model_dir=folder))
   print(f"{searcher.name} {searcher.checkpoint}")
   # The geometry of the embeddings is no share of anything: metrics.json has it, the table of percents has not.
-  shown = {e.name: e.metric_names for e in (*flat(evaluators), *evaluators)}
-  print(table({name: {metric: results[name][metric] for metric in shown[name]} for name in results}))
+  shown = {e.name: set(e.metric_names) for e in flat(evaluators)}
+  rows = {
+    name: {metric: value for metric, value in values.items() if metric in shown.get(name, values)}
+    for name, values in results.items()
+  }
+  print(table(rows))
   for evaluator in evaluators:
     print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
   return results

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from retrieval_jax.data import dataset
+from retrieval_jax.data.benchmarks import check_counts, check_files
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.sampling import Sample, sampled
 from retrieval_jax.data.text_inputs import TextInputs
@@ -139,6 +140,9 @@ class RetrievalEvaluator(NamedTuple):
     if jax.process_index() == 0:
       folder = self.folder(searcher, model_dir)
       _warn(self.name, result.counts)
+      if self.sample.is_all:
+        for message in (*check_counts(result.data), *check_files(result.data)):
+          print(f"warning: {message}", file=sys.stderr)
       warn_of_collapse(self.name, result.geometry)
       ids = [result.data.queries.ids[int(row)] for row in result.data.judged]
       passage_ids = result.data.passages.ids

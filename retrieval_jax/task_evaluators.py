@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
-from retrieval_jax.data.benchmarks import members
+from retrieval_jax.data.benchmarks import macro_mean, members, tasks_of
 from retrieval_jax.data.features import is_corpus
 from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.task_source import TaskSource
@@ -22,49 +21,45 @@ USUAL_SPLITS = ("test", "dev")  # of a task that is named without a split: the f
 
 
 class EvaluatorGroup(NamedTuple):
-  """Evaluates every member and reports the mean of each metric over the members, each member counting the same.
+  """Evaluates the tasks of a group (data/benchmarks.py) and reports the mean of each metric over its members.
 
-  CQADupStack, for example, is published as the mean of its 12 forums.
+  CQADupStack, for example, is published as the mean of its 12 forums, and counts as one of the 18 sets of "beir".
+  evaluators: of every task in the group and in the groups within it.
   """
 
   name: str
-  members: Sequence[RetrievalEvaluator]
+  evaluators: Sequence[RetrievalEvaluator]
 
   @property
   def metric_names(self) -> Sequence[str]:
-    """The metrics that all members have."""
-    first, *others = [member.metric_names for member in self.members]
+    """The metrics that all tasks have."""
+    first, *others = [evaluator.metric_names for evaluator in self.evaluators]
     return [name for name in first if all(name in other for other in others)]
 
   def load(self) -> None:
-    """Raises UserError if a member's data are not there or cannot be read; a mean over the others would be another
-    number under the same name."""
-    for member in self.members:
-      member.load()
-
-  def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
-    """Returns the means over the members."""
-    return dict(self.run_all(searcher, model_dir=model_dir)[self.name])
+    """Raises UserError if a task's data are not there or cannot be read; a mean over the others would be another number
+    under the same name."""
+    for evaluator in self.evaluators:
+      evaluator.load()
 
   def run_all(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, Mapping[str, float]]:
-    """Returns {member's name: its results} and {group's name: means}; writes the means to eval/<group>/.../metrics.json."""
-    results: dict[str, Mapping[str, float]] = {}
-    for member in self.members:
-      results.update(member.run_all(searcher, model_dir=model_dir))
-    means = {
-      name: float(np.mean([results[member.name][name] for member in self.members]))
-      for name in self.metric_names
+    """Returns the results of each task by its evaluator's name, and the means of the group and of the groups within it
+    by theirs; writes the means to MODEL_DIR/eval/<group>/step_<n>/metrics.json."""
+    results = {e.name: e.run(searcher, model_dir=model_dir) for e in self.evaluators}
+    by_task = {
+      e.source.name: {name: results[e.name][name] for name in self.metric_names} for e in self.evaluators
     }
+    means = {name: macro_mean(name, by_task) for name in groups_in(self.name)}
     if jax.process_index() == 0:
-      record = {**means, "members": [member.name for member in self.members], "step": searcher.step}
+      record = {"tasks": list(by_task), "checkpoint": searcher.checkpoint, "searcher": searcher.name}
       with atomic_write(self.folder(searcher, model_dir) / METRICS_FILE) as file:
-        json.dump({**record, "checkpoint": searcher.checkpoint, "searcher": searcher.name}, file, indent=2)
+        json.dump({**means[self.name], **record, "step": searcher.step}, file, indent=2)
         file.write("\n")
-    return {**results, self.name: means}
+    return {**results, **means}
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<group>/step_<n>."""
-    return model_dir / "eval" / self.name / self.members[0].folder(searcher, model_dir).name
+    return model_dir / "eval" / self.name / self.evaluators[0].folder(searcher, model_dir).name
 
 
 Evaluators = Sequence[RetrievalEvaluator | EvaluatorGroup]
@@ -103,22 +98,26 @@ def task_evaluators(
 
   found = []
   for name in tasks:
-    group = members(name)
-    found.append(EvaluatorGroup(name, [one(member) for member in group]) if group else one(name))
+    found.append(EvaluatorGroup(name, [one(task) for task in tasks_of(name)]) if members(name) else one(name))
   check_names(found)
   return found
 
 
 def flat(evaluators: Evaluators) -> list[RetrievalEvaluator]:
   """Returns the evaluators with every group replaced by its members."""
-  return [member for e in evaluators for member in (e.members if isinstance(e, EvaluatorGroup) else [e])]
+  return [member for e in evaluators for member in (e.evaluators if isinstance(e, EvaluatorGroup) else [e])]
+
+
+def groups_in(name: str) -> list[str]:
+  """Returns the group and all groups within it, the outermost last."""
+  return [inner for member in members(name) if members(member) for inner in groups_in(member)] + [name]
 
 
 def check_names(evaluators: Evaluators) -> None:
   """Raises UserError if two evaluators would write to one folder."""
   names = [
     e.name
-    for e in (*evaluators, *(m for e in evaluators if isinstance(e, EvaluatorGroup) for m in e.members))
+    for e in (*evaluators, *(m for e in evaluators if isinstance(e, EvaluatorGroup) for m in e.evaluators))
   ]
   repeated = sorted({name for name in names if names.count(name) > 1})
   if repeated:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from retrieval_jax import task_evaluators
-from retrieval_jax.data import features
+from retrieval_jax.data import benchmarks, features
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.errors import UserError
@@ -53,7 +53,8 @@ def tasks(monkeypatch):
   register("forum_a", [0, 1])
   register("forum_b", [3])
   register("only_train", [0], splits=("train",))
-  monkeypatch.setattr(task_evaluators, "members", lambda name: GROUP if name == "forums" else ())
+  register("book", [4])
+  monkeypatch.setattr(benchmarks, "GROUPS", {"forums": GROUP, "all": ("forums", "book")})
 
 
 def test_splits_by_name_or_by_habit(tasks):
@@ -76,9 +77,16 @@ def test_a_group_is_the_mean_of_its_members_however_many_queries_they_have(tasks
   assert results["forums"] == {"mrr": (3 / 4 + 1 / 4) / 2, "p@1": 1 / 4}
   record = json.loads((tmp_path / "eval" / "forums" / "in_order_step_0" / "metrics.json").read_text())
   assert record["mrr"] == 0.5
-  assert record["members"] == ["forum_a", "forum_b"]
+  assert record["tasks"] == ["forum_a", "forum_b"]
   lines = capsys.readouterr().out.splitlines()
   assert [line.split()[0] for line in lines[2:5]] == ["forum_a", "forum_b", "forums"]
+
+
+def test_a_group_within_a_group_counts_as_one_member(tasks, tmp_path):
+  results = evaluate(InOrder(), task_evaluators.task_evaluators(["all"], INPUTS), model_dir=str(tmp_path))
+  assert list(results) == ["forum_a", "forum_b", "book", "forums", "all"]
+  assert results["book"]["mrr"] == 1 / 5
+  assert results["all"]["mrr"] == ((3 / 4 + 1 / 4) / 2 + 1 / 5) / 2
 
 
 def test_a_group_without_one_of_its_members_is_refused_before_anything_is_searched(tasks, tmp_path):

@@ -129,7 +129,6 @@ class Encoder(NamedTuple):
         output[rows - span.start] = embeddings
         left -= len(rows)
       yield output
-      del output  # not to be held while the next one fills
 
   def shapes(self, longest: int) -> list[tuple[int, int]]:
     """Returns every (rows, length) that a batch of rows of up to `longest` tokens can have: the most that compile.

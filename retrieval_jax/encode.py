@@ -28,22 +28,20 @@ def encode(
     searcher = searcher._replace(keep_in=paths.output_dir(output_dir, "OUTPUT_DIR"))
   folder = searcher.folder(data)
   assert folder is not None
-  for side in ("passage", "query"):
-    print(_report(NAMES[side], searcher.encoded(data, side)), flush=True)
+  for side, store in (("passage", data.passages), ("query", data.queries)):
+    print(_report(NAMES[side], searcher.encoded(data, side), int(store.empty.sum())), flush=True)
   return folder
 
 
-def _report(name: str, found: EncodedSide) -> str:
-  """Returns a line that says how many rows are where, and what it took."""
+def _report(name: str, found: EncodedSide, empty: int) -> str:
+  """Returns a line that says how many rows are where, how many of them are empty texts, and what it took."""
   rows = len(found.embeddings)
+  there = f"{name}: {rows:,} rows{f' ({empty:,} of empty texts)' if empty else ''} in {found.folder}"
   if not found.encoded:
-    return f"{name}: {rows:,} rows in {found.folder}, all encoded before"
+    return f"{there}, all encoded before"
   kept = f", {rows - found.encoded:,} encoded before" if found.encoded < rows else ""
   rate = found.encoded / max(found.seconds, 1e-9)
-  return (
-    f"{name}: {rows:,} rows in {found.folder}; {found.encoded:,} encoded in {found.seconds:.1f} s "
-    f"({rate:,.0f} rows/s){kept}"
-  )
+  return f"{there}; {found.encoded:,} encoded in {found.seconds:.1f} s ({rate:,.0f} rows/s){kept}"
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ def test_the_encoding_program_says_what_it_did(searcher, data, capsys, tmp_path)
   folder = encode(searcher, data, output_dir=str(tmp_path / "out"))
   assert folder == tmp_path / "out" / "toy" / "step_7"
   first = capsys.readouterr().out
-  assert f"passages: 40 rows in {folder / 'passages'}; 40 encoded in " in first
+  assert f"passages: 40 rows (1 of empty texts) in {folder / 'passages'}; 40 encoded in " in first
   assert " rows/s)" in first
   (folder / "passages" / "00002.npy").unlink()
   encode(searcher, data, output_dir=str(tmp_path / "out"))

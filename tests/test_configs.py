@@ -26,6 +26,7 @@ REQUIRED = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",
   "DATA_PATH": "'somewhere'",
   "MIXTURE_OR_TASK_NAME": "'pydocs'",
+  "TFDS_NAME": "'squad'",
   "TRAIN_STEPS": "100",
   "BATCH_SIZE": "8",
   "MODEL_DIR": "'/tmp/none'",

@@ -12,6 +12,7 @@ from retrieval_jax.data.dataset import TaskSource
 from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
 from retrieval_jax.data.link_graph import LinkGraph
 from retrieval_jax.data.reqa import ReqaFolder
+from retrieval_jax.data.tfds_source import TfdsPairs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs/data"
 
@@ -61,6 +62,15 @@ def test_a_task_by_its_name(build):
   )
   with pytest.raises(ValueError, match="MIXTURE_OR_TASK_NAME"):
     build("task.gin")
+
+
+def test_tfds(build):
+  train, evaluation = build(
+    "tfds.gin", "TFDS_NAME = 'squad'", "COLUMNS = {'query': 'question', 'passage': 'context'}"
+  )
+  columns = {"query": "question", "passage": "context"}
+  assert train == TfdsPairs("squad", columns=columns)
+  assert evaluation == TfdsPairs("squad", "validation", columns)
 
 
 def test_msmarco(build):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from retrieval_jax import paths
 from retrieval_jax.data.dataset import RetrievalData
-from retrieval_jax.encoding import NAMES
 from retrieval_jax.searchers import DenseSearcher, EncodedSide, require_dense
 
 
@@ -28,8 +27,8 @@ def encode(
     searcher = searcher._replace(keep_in=paths.output_dir(output_dir, "OUTPUT_DIR"))
   folder = searcher.folder(data)
   assert folder is not None
-  for side, store in (("passage", data.passages), ("query", data.queries)):
-    print(_report(NAMES[side], searcher.encoded(data, side), int(store.empty.sum())), flush=True)
+  print(_report("passages", searcher.encoded(data, "passage"), int(data.passages.empty.sum())), flush=True)
+  print(_report("queries", searcher.encoded(data, "query"), int(data.queries.empty.sum())), flush=True)
   return folder
 
 

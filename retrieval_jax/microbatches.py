@@ -49,6 +49,7 @@ def cut(batch: Batch, count: int, *, shards: int = 1) -> Batch:
     weights=queries(batch.weights),
     targets=optional(queries, batch.targets),
     teacher_scores=optional(scores, batch.teacher_scores),
+    in_batch=optional(queries, batch.in_batch),
   )
 
 

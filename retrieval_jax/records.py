@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 AnyArray = Array | np.ndarray
 # What a tower reads: token ids, 0 pads; or, for a feature-bag tower, the ids of every feature.
@@ -32,6 +32,8 @@ class Batch(NamedTuple):
   weights: Float[AnyArray, "q"]  # 0 = padding
   targets: Float[AnyArray, "q"] | None = None  # grade of each query's own positive
   teacher_scores: Float[AnyArray, "q p"] | None = None  # -inf: the teacher did not score the pair
+  # False: the example's negatives are its own hard negatives, and it is none of others. None: all are True.
+  in_batch: Bool[AnyArray, "q"] | None = None
 
 
 class EmbeddedBatch(NamedTuple):
@@ -45,6 +47,7 @@ class EmbeddedBatch(NamedTuple):
   weights: Float[AnyArray, "q"]
   targets: Float[AnyArray, "q"] | None = None
   teacher_scores: Float[AnyArray, "q p"] | None = None
+  in_batch: Bool[AnyArray, "q"] | None = None
 
   @classmethod
   def of(cls, batch: Batch, query: AnyArray, passage: AnyArray) -> "EmbeddedBatch":

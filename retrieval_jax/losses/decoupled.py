@@ -19,7 +19,7 @@ from retrieval_jax.scoring import Score
 def decoupled_terms(
   logits: Float[Array, "q p"],
   relevant: Bool[Array, "q p"],
-  present: Bool[Array, "p"],
+  present: Bool[Array, "q p"],
   copies: Float[Array, "p"],
 ) -> Float[Array, "q"]:
   """Returns for each row i the mean over its relevant columns j of
@@ -33,9 +33,9 @@ def decoupled_terms(
   """
   shared = logits - jnp.log(copies)[None, :]
   # A finite minimum, not -inf: a row without any negative must have a finite gradient.
-  negative = jnp.where(~relevant & present[None, :], shared, jnp.finfo(logits.dtype).min)
+  negative = jnp.where(~relevant & present, shared, jnp.finfo(logits.dtype).min)
   each = jax.nn.softplus(jax.nn.logsumexp(negative, axis=1)[:, None] - logits)
-  weights = jnp.where(relevant & present[None, :], 1 / copies[None, :], 0)
+  weights = jnp.where(relevant & present, 1 / copies[None, :], 0)
   total = jnp.sum(weights, axis=1)
   return jnp.sum(weights * each, axis=1) / jnp.where(total > 0, total, 1)
 
@@ -55,22 +55,24 @@ def _compute(
   dtype = scores.dtype
   scale = temperatures.scale(temperature, params).astype(dtype)
   logits = scale * scores
-  relevant = pairs.relevant(queries, passages)
+  relevant, visible = pairs.relevant(queries, passages), pairs.visible(queries, passages)
 
-  copies = pairs.copies(passages.rows, passages.present).astype(dtype)
-  per_query = decoupled_terms(logits, relevant, passages.present, copies)
+  copies = pairs.copies(passages, q).astype(dtype)
+  per_query = decoupled_terms(logits, relevant, visible, copies)
   if bidirectional:
-    copies = pairs.copies(queries.rows, queries.present).astype(dtype)
-    backward = decoupled_terms(logits[:, :q].T, relevant[:, :q].T, queries.present, copies)
+    copies = pairs.copies(queries, q).astype(dtype)
+    # A query is seen by the passages that it sees, if it is there.
+    seen = (visible[:, :q] & queries.present[:, None]).T
+    backward = decoupled_terms(logits[:, :q].T, relevant[:, :q].T, seen, copies)
     per_query = (per_query + backward) / 2
 
   weights = pairs.mean_weights(batch, queries, dtype)
 
   def mean_count(mask: Bool[Array, "q p"]) -> Float[Array, ""]:
-    return jnp.sum(weights * jnp.sum(mask & passages.present[None, :], axis=1, dtype=dtype))
+    return jnp.sum(weights * jnp.sum(mask & visible, axis=1, dtype=dtype))
 
   own = jnp.sum(jnp.where(pairs.own(queries, passages), scores, 0), axis=1)
-  above = jnp.any(~relevant & passages.present[None, :] & (scores >= own[:, None]), axis=1)
+  above = jnp.any(~relevant & visible & (scores >= own[:, None]), axis=1)
   metrics = {
     "accuracy": jnp.sum(weights * (1 - above.astype(dtype))),
     "positives": mean_count(relevant),

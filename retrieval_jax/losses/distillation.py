@@ -37,12 +37,12 @@ def _scored(batch: EmbeddedBatch, score: Score) -> _Scored:
   query, passage = pairs.without_padding(batch, queries, passages)
   student = score(jnp.asarray(query), jnp.asarray(passage))
   teacher = jnp.asarray(batch.teacher_scores, student.dtype)
-  scored = jnp.isfinite(teacher) & queries.present[:, None] & passages.present[None, :]
+  scored = jnp.isfinite(teacher) & queries.present[:, None] & pairs.visible(queries, passages)
   return _Scored(
     student,
     jnp.where(scored, teacher, 0),
     scored,
-    pairs.copies(passages.rows, passages.present).astype(student.dtype),
+    pairs.copies(passages, query.shape[0]).astype(student.dtype),
     queries,
     passages,
     pairs.mean_weights(batch, queries, student.dtype),

@@ -26,7 +26,7 @@ class _Options(NamedTuple):
 def multi_triplets(
   scores: Float[Array, "q p"],
   relevant: Bool[Array, "q p"],
-  present: Bool[Array, "p"],
+  present: Bool[Array, "q p"],
   *,
   margin: float = 0.2,
   num_positives: int = 3,
@@ -49,8 +49,8 @@ def multi_triplets(
 
   Example: scores .5 (relevant) and .4, margin .2, 1 positive, 1 negative: .1.
   """
-  positive = hardest(Candidates(-scores, relevant & present[None, :]), num_positives)
-  negative = hardest(Candidates(scores, ~relevant & present[None, :]), num_negatives)
+  positive = hardest(Candidates(-scores, relevant & present), num_positives)
+  negative = hardest(Candidates(scores, ~relevant & present), num_negatives)
   both = positive.present[:, :, None] & negative.present[:, None, :]
   hinge = jax.nn.relu(negative.scores[:, None, :] + positive.scores[:, :, None] + margin)
   hinge = jnp.where(both, hinge, 0)
@@ -63,11 +63,11 @@ def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   queries, passages = pairs.sides(batch)
   query, passage = pairs.without_padding(batch, queries, passages)
   scores = options.score(query, passage)
-  relevant = pairs.relevant(queries, passages)
+  relevant, visible = pairs.relevant(queries, passages), pairs.visible(queries, passages)
   per_query = multi_triplets(
     scores,
     relevant,
-    passages.present,
+    visible,
     margin=options.margin,
     num_positives=options.num_positives,
     num_negatives=options.num_negatives,
@@ -76,7 +76,7 @@ def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
   weights = pairs.mean_weights(batch, queries, dtype)
 
   def mean_count(mask: Bool[Array, "q p"]) -> Float[Array, ""]:
-    return jnp.sum(weights * jnp.sum(mask & passages.present[None, :], axis=1, dtype=dtype))
+    return jnp.sum(weights * jnp.sum(mask & visible, axis=1, dtype=dtype))
 
   metrics = {"positives": mean_count(relevant), "negatives": mean_count(~relevant)}
   return LossOutput(jnp.sum(weights * per_query), metrics)

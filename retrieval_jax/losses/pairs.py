@@ -22,6 +22,7 @@ class Queries(NamedTuple):
   passage_rows: Int[AnyArray, "q"]  # of the query's own positive
   positives: Int[AnyArray, "q r"]
   present: Bool[Array, "q"]  # not padding
+  in_batch: Bool[Array, "q"] | None = None  # EmbeddedBatch.in_batch
 
 
 class Passages(NamedTuple):
@@ -32,6 +33,7 @@ class Passages(NamedTuple):
   rows: Int[AnyArray, "p"]
   query_rows: Int[AnyArray, "p"]  # of the query whose positive it is; -1 for a hard negative
   present: Bool[Array, "p"]  # neither padding nor an empty slot
+  in_batch: Bool[Array, "p"] | None = None  # of the query whose positive or hard negative it is
 
 
 class Pairs(NamedTuple):
@@ -57,14 +59,20 @@ def sides(batch: EmbeddedBatch) -> tuple[Queries, Passages]:
   index = jnp.arange(q)
   owner = jnp.concatenate([index, jnp.repeat(index, p // q - 1, total_repeat_length=p - q)])
   negative = jnp.repeat(present, p // q - 1, total_repeat_length=p - q) & (passage_rows[q:] >= 0)
+  of_queries = of_passages = None
+  if batch.in_batch is not None:
+    of_queries = jnp.asarray(batch.in_batch)
+    hard = jnp.repeat(of_queries, p // q - 1, total_repeat_length=p - q)
+    of_passages = jnp.concatenate([of_queries, hard])
   return (
-    Queries(index, query_rows, passage_rows[:q], jnp.asarray(batch.positives), present),
+    Queries(index, query_rows, passage_rows[:q], jnp.asarray(batch.positives), present, of_queries),
     Passages(
       index=jnp.arange(p),
       owner=owner,
       rows=passage_rows,
       query_rows=jnp.pad(query_rows, (0, p - q), constant_values=-1),
       present=jnp.concatenate([present, negative]),
+      in_batch=of_passages,
     ),
   )
 
@@ -89,6 +97,21 @@ def relevant(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
   )
 
 
+def together(rows: Queries | Passages, columns: Queries | Passages) -> Bool[Array, "q x"] | bool:
+  """Returns which columns the rows may have for in-batch negatives by EmbeddedBatch.in_batch: both must take part. True
+  for a batch that does not say."""
+  if rows.in_batch is None or columns.in_batch is None:
+    return True
+  return rows.in_batch[:, None] & columns.in_batch[None, :]
+
+
+def visible(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
+  """Returns which passages the loss of a query reads at all: none that is absent, and of another example only where both
+  examples take part in in-batch negatives."""
+  mine = queries.index[:, None] == passages.owner[None, :]
+  return passages.present[None, :] & (mine | together(queries, passages))
+
+
 def negatives(
   block: Block,
   rows: Pairs,
@@ -103,23 +126,24 @@ def negatives(
 
   Between two queries or two passages, j is no negative of i if the passage of either is known to answer the other's
   query; a hard negative is none of its own example's positive. Without mask_false_negatives every other example is a
-  negative; with in_batch=False only an example's own hard negatives are. Padding never is.
+  negative; with in_batch=False only an example's own hard negatives are, and so it is for the examples that the batch
+  says it of, which are negatives of no others either. Padding never is.
   """
   related = relevant if mask_false_negatives else own
   if block == "query_passage":
-    others = ~related(rows.queries, passages) & passages.present[None, :]
+    others = ~related(rows.queries, passages) & visible(rows.queries, passages)
     return others if in_batch else others & owned(rows, passages)
   back = related(queries, rows.passages).T
   if block == "passage_query":
-    found, present = back, queries.present
+    found, candidates = back, queries
   else:
-    candidates = passages if block == "passage_candidate" else first(passages, queries.index.shape[0])
-    hard = candidates.index.shape[0] - queries.index.shape[0]
-    found = related(rows.queries, candidates) | jnp.pad(back, ((0, 0), (0, hard)))
+    answers = passages if block == "passage_candidate" else first(passages, queries.index.shape[0])
+    hard = answers.index.shape[0] - queries.index.shape[0]
+    found = related(rows.queries, answers) | jnp.pad(back, ((0, 0), (0, hard)))
     if hard:
-      found = found | owned(rows, candidates)
-    present = queries.present if block == "query_query" else candidates.present
-  return ~found & present[None, :] & in_batch
+      found = found | owned(rows, answers)
+    candidates = queries if block == "query_query" else answers
+  return ~found & candidates.present[None, :] & in_batch & together(rows.queries, candidates)
 
 
 def first(passages: Passages, count: int) -> Passages:
@@ -132,9 +156,19 @@ def owned(rows: Pairs, passages: Passages) -> Bool[Array, "q p"]:
   return rows.queries.index[:, None] == passages.owner[None, :]
 
 
-def copies(rows: Int[AnyArray, "p"], present: Bool[Array, "p"]) -> Int[Array, "p"]:
-  """Returns how many present candidates have each one's row; 1 for row -1, which equals nothing. O(p log p)."""
-  rows = jnp.where(present, jnp.asarray(rows), -1)
+def copies(side: Queries | Passages, num_queries: int) -> Int[Array, "p"]:
+  """Returns how many of the present candidates that a query sees have each one's row; 1 for row -1, which equals nothing.
+  O(p log p). What takes no part in in-batch negatives is seen beside the passages of its own query alone."""
+  rows = jnp.where(side.present, jnp.asarray(side.rows), -1)
+  if side.in_batch is None:
+    return _copies(rows)
+  own = jnp.concatenate([rows[:num_queries, None], rows[num_queries:].reshape(num_queries, -1)], axis=1)
+  equal = jnp.sum(own[:, :, None] == own[:, None, :], axis=2)
+  apart = jnp.where(rows >= 0, jnp.concatenate([equal[:, 0], equal[:, 1:].reshape(-1)]), 1)
+  return jnp.where(side.in_batch, _copies(jnp.where(side.in_batch, rows, -1)), apart)
+
+
+def _copies(rows: Int[Array, "p"]) -> Int[Array, "p"]:
   ordered = jnp.sort(rows)
   count = jnp.searchsorted(ordered, rows, side="right") - jnp.searchsorted(ordered, rows, side="left")
   return jnp.where(rows >= 0, count, 1)

@@ -44,10 +44,11 @@ def _compute(params: Mapping[str, Array], batch: EmbeddedBatch, options: _Option
   own = pairs.own(queries, passages)
   related = own if options.known_positives == "negative" else pairs.relevant(queries, passages)
   positive = related if options.known_positives == "positive" else own
-  negative = ~related & passages.present[None, :]
+  visible = pairs.visible(queries, passages)
+  negative = ~related & visible
   # log sigmoid through softplus: stable, and with its relative precision, on both sides.
   loss = jax.nn.softplus(jnp.where(positive, -logits, logits))
-  per_query = jnp.sum(jnp.where((positive & passages.present[None, :]) | negative, loss, 0), axis=1)
+  per_query = jnp.sum(jnp.where((positive & visible) | negative, loss, 0), axis=1)
 
   weights = pairs.mean_weights(batch, queries, dtype)
 

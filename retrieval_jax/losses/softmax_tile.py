@@ -73,6 +73,7 @@ def back_logits(
   positives = pairs.first(columns.passages, columns.query.shape[0])
   related = pairs.relevant if spec.mask_false_negatives else pairs.own
   allowed = ~related(rows.pairs.queries, positives) & rows.pairs.queries.present[:, None]
+  allowed &= pairs.together(rows.pairs.queries, positives)
   if spec.options.score_margin is not None:
     allowed &= ~(scores > work.positive[None, :] + spec.options.score_margin)
   block = Scored(scores, allowed, hardness(spec.options, BACK, scores, rows.pairs, positives))

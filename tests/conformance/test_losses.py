@@ -217,6 +217,32 @@ def test_weight_0_alone_makes_a_row_padding(loss):
 
 
 @every_loss
+def test_a_row_without_in_batch_negatives_is_as_if_alone(loss):
+  """The loss is the mean over the rows that share negatives, among themselves, and over the others, each alone."""
+  batch, run = _batch(), _run(loss)
+  params = loss.init(jax.random.key(0), embed_dim=D, data=DATA)[0]
+  apart = np.array([1, 6, 7])
+
+  def of(rows):
+    weights = np.where(np.isin(np.arange(Q), rows), batch.weights, 0).astype(np.float32)
+    (value, _), gradients = run(batch.query, batch.passage, params, batch._replace(weights=weights))
+    return jax.tree.map(lambda x: weights.sum() / batch.weights.sum() * x, (value, gradients))
+
+  groups = [np.setdiff1d(np.arange(Q), apart), *apart[:, None]]
+  if loss is LOSSES["orthogonal"] or loss is LOSSES["orthogonal: unmasked"]:
+    groups = groups[:1]  # of pairs, not of rows
+  want = jax.tree.map(lambda *x: sum(x), *(of(rows) for rows in groups))
+  if len(groups) == 1:
+    want = jax.tree.map(lambda x: x * batch.weights.sum() / batch.weights[groups[0]].sum(), want)
+  switched = batch._replace(in_batch=~np.isin(np.arange(Q), apart))
+  (value, metrics), gradients = run(batch.query, batch.passage, params, switched)
+  _assert_close((value, gradients), want)
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+  sharded = jax.device_put(switched, NamedSharding(mesh, PartitionSpec("data")))
+  _assert_close(_value_and_gradient(loss, sharded), ((value, metrics), gradients))
+
+
+@every_loss
 def test_the_order_of_the_examples_does_not_matter(loss):
   batch, order = _batch(), np.random.default_rng(1).permutation(Q)
   got, (query, passage, params) = _value_and_gradient(loss, _select(batch, order))

@@ -121,7 +121,7 @@ def test_repeated_queries_count_once():
 def test_rows_without_positives_or_negatives_are_0():
   logits = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
   relevant = jnp.array([[False, False, True], [True, True, False], [True, False, False]])
-  present = jnp.array([True, True, False])
+  present = jnp.tile(jnp.array([True, True, False]), (3, 1))
 
   def rows(logits):
     return decoupled_terms(logits, relevant, present, jnp.ones(3))

@@ -19,7 +19,9 @@ def _case(oracles, name):
 
 def _mean(scores, relevant, present=None, **options):
   present = np.ones(scores.shape[1], bool) if present is None else present
-  return jnp.mean(multi_triplets(scores, jnp.asarray(relevant), jnp.asarray(present), **options))
+  return jnp.mean(
+    multi_triplets(scores, jnp.asarray(relevant), jnp.broadcast_to(present, scores.shape), **options)
+  )
 
 
 def _by_hand(scores, relevant, *, margin=0.2, a=3, b=5):
@@ -85,7 +87,7 @@ def test_columns_that_are_not_present_are_as_if_absent(oracles):
 def test_rows_without_positives_negatives_or_violations_are_0():
   scores = jnp.array([[0.1, 0.9], [0.1, 0.9], [0.9, 0.1]])
   relevant = jnp.array([[False, False], [True, True], [True, False]])
-  present = jnp.ones(2, bool)
+  present = jnp.ones((3, 2), bool)
   got, gradient = jax.value_and_grad(lambda s: multi_triplets(s, relevant, present).sum())(scores)
   assert float(got) == 0
   assert not np.any(gradient)

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from retrieval_jax.batching.base import Batcher
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.mixture import MixtureSource
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.eval_loss import EvalLoss
@@ -44,7 +45,7 @@ class Recipe(NamedTuple):
   loss: Loss
   batcher: Batcher
   optimizer: Optimizer
-  data: dataset.Source
+  data: dataset.Source | MixtureSource
   evaluators: Evaluators = ()
   passage_length: int | None = None
   frozen: Sequence[str] = ()

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from retrieval_jax import progress
 from retrieval_jax.batching.base import Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
-from retrieval_jax.data import dataset
+from retrieval_jax.data import dataset, mixture
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
 from retrieval_jax.interruption import StopRequest, exclusive
@@ -34,6 +34,7 @@ from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
 from retrieval_jax.training_evaluation import make_evaluation
 from retrieval_jax.training_log import Stopwatch, TrainingLog
+from retrieval_jax.training_plan import describe_tasks, plan_of
 from retrieval_jax.weights import initial_params
 
 
@@ -66,14 +67,14 @@ def train(
   partitioner.check_batch_size(recipe.batcher.batch_size)
   recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
   recipe.negatives.check_number()
-  data = dataset.load(
+  data = mixture.load(
     recipe.data,
     recipe.inputs,
     teacher_scores=recipe.teacher_scores,
     hard_negatives=recipe.negatives.path,
   )
   recipe.negatives.check(data)
-  plan = recipe.batcher.plan(num_examples=data.num_examples, seed=seed)
+  plan = plan_of(recipe, data, seed)
   make_batch = _batches(recipe, plan, data, seed)
   step_of_parts = make_train_step(
     recipe.retriever.model,
@@ -139,7 +140,8 @@ def train(
             try:
               if not stop.requested:  # whoever stops a run may be in a hurry
                 scores = evaluation(state, done)
-                log.write(done, scores)
+                if scores:
+                  log.write(done, scores)
             finally:  # an evaluation that fails costs no training
               if saves:
                 saved.save(done, state, manifest=manifest, metrics=scores or None)
@@ -160,8 +162,8 @@ def _batches(recipe: Recipe, plan: Plan, data: RetrievalData, seed: int) -> Call
   batcher, per_query = recipe.batcher, recipe.negatives.per_query
 
   def make(step: int) -> Batch:
-    rows, epoch = batcher.rows(plan, step), batcher.epoch_of(plan, step)
-    return dataset.make_batch(data, rows, seed=seed, epoch=epoch, hard_negatives=per_query)
+    rows, epochs = batcher.rows(plan, step), batcher.epochs(plan, step)
+    return dataset.make_batch(data, rows, seed=seed, epoch=epochs, hard_negatives=per_query)
 
   return make
 
@@ -207,6 +209,7 @@ def _describe(
   batch = recipe.batcher.batch_size
   platform = jax.devices()[0].platform
   details = [
+    *describe_tasks(data),
     *recipe.negatives.describe(data, batch),
     *recipe.step.describe(batch, partitioner.data_size),
   ]

@@ -27,6 +27,7 @@ REQUIRED = {
   "DATA_PATH": "'somewhere'",
   "MIXTURE_OR_TASK_NAME": "'pydocs'",
   "TFDS_NAME": "'squad'",
+  "TASKS": "{'pydocs': 1.0}",
   "TRAIN_STEPS": "100",
   "BATCH_SIZE": "8",
   "MODEL_DIR": "'/tmp/none'",

@@ -2,14 +2,21 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from retrieval_jax.batching.base import PADDING, Batcher, Plan
-from retrieval_jax.errors import UserError
-
-_MAX_SEED = 2**64 - 1
+from retrieval_jax.batching.base import (
+  PADDING,
+  Batcher,
+  Group,
+  Plan,
+  Texts,
+  check_alike,
+  check_batch_size,
+  check_plan,
+)
 
 
 @functools.lru_cache(maxsize=2)  # the current epoch, and the one a prefetching reader has already begun
@@ -28,19 +35,19 @@ class Shuffled:
   batch_size: int
 
   def __post_init__(self) -> None:
-    if self.batch_size < 1:
-      raise UserError(
-        f"shuffled: batch_size is {self.batch_size}; it must be at least 1. Set --gin.BATCH_SIZE."
-      )
+    check_batch_size("shuffled", self.batch_size)
 
-  def plan(self, *, num_examples: int, seed: int) -> Plan:
-    if num_examples < 1:
-      raise UserError(
-        f"shuffled: the training data hold {num_examples} examples, so there is nothing to train on. "
-        "Check the split's name and that the data folder is complete."
-      )
-    if not 0 <= seed <= _MAX_SEED:
-      raise UserError(f"shuffled: the seed is {seed}; it must lie in 0 .. 2**64 - 1.")
+  def plan(
+    self,
+    *,
+    num_examples: int,
+    seed: int,
+    groups: Sequence[Group] = (),
+    texts: Callable[[], Texts] | None = None,
+  ) -> Plan:
+    del texts
+    check_plan("shuffled", num_examples, seed)
+    check_alike("shuffled", groups)
     return Plan(num_examples, seed, {})
 
   def rows(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
@@ -54,6 +61,9 @@ class Shuffled:
 
   def epoch_of(self, plan: Plan, step: int) -> int:
     return step // self.steps_per_epoch(plan)
+
+  def epochs(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
+    return np.full(self.batch_size, self.epoch_of(plan, step))
 
   def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
     del embeddings
@@ -69,7 +79,7 @@ def shuffled(batch_size: int) -> Batcher:
 
   Cost: O(num_examples) once per epoch (0.6 s for 10 million), O(batch_size) per step; 16 bytes per example.
 
-  Raises: UserError for batch_size < 1 and, from `plan`, for empty data or a negative seed.
+  Raises: UserError for batch_size < 1 and, from `plan`, for empty data, a negative seed or a mixture of tasks.
 
   Example: `b = shuffled(2); b.rows(b.plan(num_examples=5, seed=0), step=1)` has two of the numbers 0 .. 4.
   """

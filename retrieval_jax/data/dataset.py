@@ -1,7 +1,7 @@
 """RetrievalData: queries, passages and who answers whom, tokenised and ready for batches."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from retrieval_jax.data.negatives_file import load_negatives_file
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.row_hash import mixed
+from retrieval_jax.data.task_part import TaskPart, in_batch_rows
 from retrieval_jax.data.task_source import Source, TaskSource
 from retrieval_jax.data.teacher_scores import TeacherScores, load_teacher_scores
 from retrieval_jax.data.text_inputs import TextInputs
@@ -33,6 +34,7 @@ class RetrievalData(NamedTuple):
   dangling: judgements of passages that the corpus lacks, numbered from 0 among themselves; None: there are none.
   negatives: the hard negatives of each query row, if the data have any.
   info: what the task declares of its evaluation. files: path -> size and md5 of what was read.
+  tasks: of a mixture (mixture.py), whose examples they follow; empty for a single task.
   """
 
   name: str
@@ -47,6 +49,7 @@ class RetrievalData(NamedTuple):
   negatives: HardNegatives | None = None
   info: TaskInfo = TaskInfo()
   files: Mapping[str, Mapping[str, Any]] = {}
+  tasks: Sequence[TaskPart] = ()
 
   @property
   def num_examples(self) -> int:
@@ -147,14 +150,21 @@ def load(
 
 
 def make_batch(
-  data: RetrievalData, indices: Int[np.ndarray, "q"], *, seed: int, epoch: int, hard_negatives: int = 0
+  data: RetrievalData,
+  indices: Int[np.ndarray, "q"],
+  *,
+  seed: int,
+  epoch: int | Int[np.ndarray, "q"],
+  hard_negatives: int = 0,
 ) -> Batch:
   """Returns the Batch (numpy) of the given examples; index -1 is padding: weight 0, rows -1, tokens 0.
 
   The positive of a query that has several is drawn by a pure function of (seed, epoch, query row): the same in
-  every batch of an epoch, whatever the batch size and the number of processes, and another one in the next.
+  every batch of an epoch, whatever the batch size and the number of processes, and another one in the next. epoch: of
+  all, or of each example (Batcher.epochs).
   Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number.
-  targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some.
+  targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some, in_batch if
+  a task of the data is without in-batch negatives.
   hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves
   places empty: row -1, tokens 0, which a loss does not count.
 
@@ -181,11 +191,17 @@ def make_batch(
     weights=(indices >= 0).astype(np.float32),
     targets=_grades(data.relevance, query_rows, choice),
     teacher_scores=None if scores is None else scores.gather(queries, passages),
+    in_batch=in_batch_rows(data.tasks, indices),
   )
 
 
 def _hard_negatives(
-  data: RetrievalData, query_rows: Int[np.ndarray, "q"], per_query: int, *, seed: int, epoch: int
+  data: RetrievalData,
+  query_rows: Int[np.ndarray, "q"],
+  per_query: int,
+  *,
+  seed: int,
+  epoch: int | Int[np.ndarray, "q"],
 ) -> Int[np.ndarray, "q n"]:
   if data.negatives is None:
     return np.full((len(query_rows), per_query), -1, np.int32)
@@ -193,7 +209,11 @@ def _hard_negatives(
 
 
 def _draw(
-  positives: Int[np.ndarray, "q r"], query_rows: Int[np.ndarray, "q"], *, seed: int, epoch: int
+  positives: Int[np.ndarray, "q r"],
+  query_rows: Int[np.ndarray, "q"],
+  *,
+  seed: int,
+  epoch: int | Int[np.ndarray, "q"],
 ) -> Int[np.ndarray, "q"]:
   """Returns the column of one positive of each row; 0 for a padding row."""
   counts = np.maximum(np.count_nonzero(positives >= 0, axis=1), 1)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from retrieval_jax.data.seqio_loading import load_seqio
+from retrieval_jax.errors import UserError
 
 if TYPE_CHECKING:
   import seqio
@@ -43,6 +44,7 @@ LISTS: Final = (NEGATIVES, NEGATIVE_IDS)
 Example = Mapping[str, str | int | Sequence[str]]
 
 _TASKS: "dict[str, TextTask]" = {}
+_MIXTURES: dict[str, Mapping[str, float | None]] = {}
 
 
 class TaskInfo(NamedTuple):
@@ -78,6 +80,8 @@ class TextTask(NamedTuple):
   fingerprint: changes when the examples do; must be cheap.
   files: those that are read, whose checksums reports name.
   split_info: what a split declares in place of `info`, as where another one has other grades.
+  corpus_fingerprint: corpus split -> changes when its passages do; None: as `fingerprint`. Further judgements then leave
+    the tokens and embeddings of the corpus as they are.
 
   Example: `register(TextTask("toy", splits=("train",), read=read_toy, fingerprint=lambda: "1"))`.
   """
@@ -89,6 +93,7 @@ class TextTask(NamedTuple):
   info: TaskInfo = TaskInfo()
   files: Callable[[], Sequence[pathlib.Path]] = lambda: ()
   split_info: Mapping[str, TaskInfo] = {}
+  corpus_fingerprint: Callable[[str], str] | None = None
 
   def info_of(self, split: str) -> TaskInfo:
     """Returns what the task declares of a split."""
@@ -148,6 +153,62 @@ def register(task: TextTask) -> None:
 def registered() -> Mapping[str, TextTask]:
   """Returns the text tasks registered so far, by name."""
   return dict(_TASKS)
+
+
+def register_mixture(name: str, rates: Mapping[str, float | None]) -> None:
+  """Makes a mixture of tasks known by its name; seqio learns of it at once if it is loaded (add_mixture_to_seqio).
+
+  rates: of each task, in any unit; None: by its number of examples.
+
+  Raises: UserError for no tasks, or a task that is not registered before.
+
+  Example: `register_mixture("toys", {"toy": 1.0, "toy_2": 0.5})`.
+  """
+  unknown = [task for task in rates if task not in _TASKS and task not in _seqio_tasks()]
+  if unknown or not rates:
+    raise UserError(
+      f"the mixture {name!r} names {', '.join(map(repr, unknown)) or 'no tasks'}; expected at least one task, each "
+      "registered before the mixture."
+    )
+  _MIXTURES[name] = dict(rates)
+  if "seqio" in sys.modules:
+    add_mixture_to_seqio(name)
+
+
+def registered_mixtures() -> Mapping[str, Mapping[str, float | None]]:
+  """Returns the mixtures registered so far: the rates of their tasks, by name."""
+  return dict(_MIXTURES)
+
+
+def add_mixture_to_seqio(name: str) -> "seqio.Mixture":
+  """Returns the mixture as a seqio Mixture, registered under its name with all its tasks (loads TensorFlow).
+
+  A task whose rate is None counts its examples when seqio asks for the rate.
+  """
+  load_seqio()
+  import seqio
+
+  for task in _MIXTURES[name]:
+    if task in _TASKS and task not in seqio.TaskRegistry.names():
+      add_to_seqio(_TASKS[task])
+  if name in seqio.MixtureRegistry.names():
+    seqio.MixtureRegistry.remove(name)
+  parts: Any = [(task, _count if rate is None else rate) for task, rate in _MIXTURES[name].items()]
+  return seqio.MixtureRegistry.add(name, parts)
+
+
+def _count(task: "seqio.Task") -> float:
+  """Returns the number of a Task's examples by reading them."""
+  dataset = task.get_dataset(sequence_length=None, split="train", shuffle=False)
+  return float(sum(1 for _ in dataset.as_numpy_iterator()))
+
+
+def _seqio_tasks() -> Sequence[str]:
+  if "seqio" not in sys.modules:
+    return ()
+  import seqio
+
+  return list(seqio.TaskRegistry.names())
 
 
 def add_to_seqio(task: TextTask) -> "seqio.Task":

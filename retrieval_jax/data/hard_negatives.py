@@ -59,7 +59,12 @@ class HardNegatives(NamedTuple):
     return HardNegatives.from_pairs(queries[kept], passages[kept], len(self.offsets) - 1)
 
   def draw(
-    self, query_rows: Int[np.ndarray, "q"], *, per_query: int, seed: int, epoch: int
+    self,
+    query_rows: Int[np.ndarray, "q"],
+    *,
+    per_query: int,
+    seed: int,
+    epoch: int | Int[np.ndarray, "q"],
   ) -> Int[np.ndarray, "q n"]:
     """Returns int32 [q, per_query]: different hard negatives of each query, drawn uniformly, -1 where it has fewer.
 

@@ -4,8 +4,10 @@ import numpy as np
 from jaxtyping import Int, UInt
 
 
-def mixed(rows: Int[np.ndarray, "q"], *words: int) -> UInt[np.ndarray, "q"]:
+def mixed(rows: Int[np.ndarray, "q"], *words: int | Int[np.ndarray, "q"]) -> UInt[np.ndarray, "q"]:
   """Returns a uint64 hash of (words, row) for each row: SplitMix64's finalizer applied once a word.
+
+  A word is one for all rows, or an array with one for each.
 
   Source: Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators", figure 15.
 

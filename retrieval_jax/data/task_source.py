@@ -84,6 +84,14 @@ class TaskSource(NamedTuple):
     seen = text_task.fingerprint() if text_task else describe_seqio_task(self._seqio_task())
     return hashlib.sha256(json.dumps([self.task, self.version, seen]).encode()).hexdigest()
 
+  def corpus_fingerprint(self, split: str) -> str:
+    """Returns a hash of what decides the passages of a corpus split: that of everything, unless the Task tells more."""
+    text_task = self._text_task()
+    if text_task is None or text_task.corpus_fingerprint is None:
+      return self.fingerprint()
+    seen = text_task.corpus_fingerprint(split)
+    return hashlib.sha256(json.dumps([self.task, self.version, split, seen]).encode()).hexdigest()
+
   @property
   def info(self) -> features.TaskInfo:
     """What the Task declares; a Task that seqio alone knows declares nothing but our defaults."""
@@ -115,6 +123,11 @@ class TaskSource(NamedTuple):
     text_task = self._text_task()
     if text_task is not None:
       return features.add_to_seqio(text_task)
+    if self.task in features.registered_mixtures():
+      raise UserError(
+        f"{self.task!r} is a mixture: it can be trained on (data/mixture.gin), but here one Task is wanted. Its Tasks: "
+        f"{', '.join(features.registered_mixtures()[self.task])}."
+      )
     if "seqio" not in sys.modules:  # then nobody has registered anything there: do not wait for TensorFlow
       raise self._unknown(())
     import seqio
@@ -123,8 +136,8 @@ class TaskSource(NamedTuple):
       return seqio.TaskRegistry.get(self.task)
     if self.task in seqio.MixtureRegistry.names():
       raise UserError(
-        f"{self.task!r} is a seqio Mixture, which repeats its examples without end. Name a Task; several Tasks "
-        "are mixed by the Batcher."
+        f"{self.task!r} is a seqio Mixture: it can be trained on (data/mixture.gin), but here one Task is wanted. Its "
+        f"Tasks: {', '.join(sorted(task.name for task in seqio.MixtureRegistry.get(self.task).tasks))}."
       )
     raise self._unknown(seqio.TaskRegistry.names())
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import retrieval_jax.batching
-from retrieval_jax.batching.base import Batcher, Plan
+from retrieval_jax.batching.base import Batcher, Group, Plan
+from retrieval_jax.batching.mixture import mixture
 from retrieval_jax.batching.shuffled import shuffled
 
 BATCH_SIZE, NUM_EXAMPLES = 4, 30
@@ -17,7 +18,11 @@ BATCH_SIZE, NUM_EXAMPLES = 4, 30
 # The name before the colon is the factory's. Each is made afresh: no test may lean on another one's cache.
 BATCHERS = {
   "shuffled": lambda: shuffled(BATCH_SIZE),
+  "mixture": lambda: mixture(BATCH_SIZE),
+  "mixture: one task a batch": lambda: mixture(BATCH_SIZE, one_task_per_batch=True),
 }
+# Those whose epoch holds each example once; the tasks of a mixture have passes of their own.
+PASSES_ALIKE = {name: make for name, make in BATCHERS.items() if name != "mixture"}
 
 every_batcher = pytest.mark.parametrize("make", BATCHERS.values(), ids=BATCHERS.keys())
 
@@ -52,7 +57,7 @@ def test_batches_have_one_shape_and_valid_rows(make):
       assert (rows[rows < 0] == -1).all()
 
 
-@every_batcher
+@pytest.mark.parametrize("make", PASSES_ALIKE.values(), ids=PASSES_ALIKE.keys())
 def test_no_example_twice_in_an_epoch(make):
   batcher = make()
   plan = _plan(batcher)
@@ -96,6 +101,37 @@ def test_epoch_of_counts_steps_per_epoch(make):
   steps = batcher.steps_per_epoch(plan)
   assert steps >= 1
   assert [batcher.epoch_of(plan, s) for s in (0, steps - 1, steps, 3 * steps)] == [0, 0, 1, 3]
+
+
+@every_batcher
+def test_no_example_twice_in_a_batch(make):
+  batcher = make()
+  for num_examples in (1, 3, 5, 30):
+    plan = _plan(batcher, num_examples=num_examples)
+    for step in range(30):
+      rows = batcher.rows(plan, step)
+      real = rows[rows >= 0].tolist()
+      assert len(set(real)) == len(real)
+
+
+@every_batcher
+def test_epochs_are_of_each_place_and_grow(make):
+  batcher = make()
+  plan = _plan(batcher)
+  steps = batcher.steps_per_epoch(plan)
+  for step in (0, steps, 3 * steps):
+    epochs = batcher.epochs(plan, step)
+    assert epochs.shape == (batcher.batch_size,)
+    assert np.issubdtype(epochs.dtype, np.integer)
+  assert batcher.epochs(plan, 0).max() == 0
+  assert batcher.epochs(plan, 20 * steps).min() > 0
+
+
+@every_batcher
+def test_one_group_is_no_mixture(make):
+  batcher = make()
+  plan = batcher.plan(num_examples=NUM_EXAMPLES, seed=5, groups=[Group("only", NUM_EXAMPLES, 0.3)])
+  assert batcher.rows(plan, 3).tolist() == batcher.rows(_plan(batcher), 3).tolist()
 
 
 @every_batcher

@@ -3,6 +3,7 @@
 Names have "_" where BEIR's have "-". The mean over the forums, and over all sets, is a group (data/benchmarks.py).
 """
 
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from retrieval_jax.data import features
 from retrieval_jax.data.beir import beir_files, beir_splits, read_beir_corpus, read_beir_folder
 from retrieval_jax.data.benchmarks import BEIR_WITHHELD, FORUMS, benchmark_dir
 from retrieval_jax.data.file_task import files_fingerprint
+from retrieval_jax.data.lines import found_file
 from retrieval_jax.errors import UserError
 
 METRICS = ("ndcg@10", "mrr@10", "recall@100")
@@ -60,10 +62,10 @@ def task(name: str, spec: Spec) -> features.TextTask:
   if name in BEIR_WITHHELD:
     get += "` (which says who gives it to you) `--list"
 
-  def folder() -> str:
+  def folder() -> pathlib.Path:
     underscored = spec.folder.replace("-", "_")
     places = (f"beir/{spec.folder}", spec.folder, f"beir/{underscored}", underscored)
-    return str(benchmark_dir(*dict.fromkeys(places), get=get))
+    return benchmark_dir(*dict.fromkeys(places), get=get)
 
   def read(split: str) -> Iterator[features.Example]:
     found = folder()
@@ -92,6 +94,7 @@ def task(name: str, spec: Spec) -> features.TextTask:
       counts=counts,
     ),
     files=lambda: beir_files(folder()),
+    corpus_fingerprint=lambda split: files_fingerprint([found_file(folder(), "corpus.jsonl")], split),
   )
 
 

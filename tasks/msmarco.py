@@ -89,5 +89,6 @@ features.register(
     info=INFO,
     files=files,
     split_info={"dl19": GRADED, "dl20": GRADED},
+    corpus_fingerprint=lambda split: files_fingerprint([found_file(_folder(), COLLECTION)], split),
   )
 )

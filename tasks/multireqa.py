@@ -86,13 +86,16 @@ def task(name: str, spec: Spec) -> features.TextTask:
       return read_multireqa_corpus(candidates(pairs), [texts(pairs)])
     return read_multireqa_pairs(candidates(split), [texts(split)])
 
+  def files_of(split: str) -> list[pathlib.Path]:
+    return [candidates(split), texts(split)]
+
   def files() -> list[pathlib.Path]:
     """Returns the files of the splits that are there: dev does without train."""
     found: list[pathlib.Path] = []
     for split in splits:
       with contextlib.suppress(UserError):
-        found += [candidates(split), texts(split)]
-    return found or [candidates(splits[-1]), texts(splits[-1])]
+        found += files_of(split)
+    return found or files_of(splits[-1])
 
   return features.TextTask(
     name=f"multireqa_{name}",
@@ -110,6 +113,7 @@ def task(name: str, spec: Spec) -> features.TextTask:
       },
     ),
     files=files,
+    corpus_fingerprint=lambda split: files_fingerprint(files_of(split.removeprefix(f"{features.CORPUS}_"))),
   )
 
 

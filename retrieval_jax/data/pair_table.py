@@ -16,7 +16,7 @@ from retrieval_jax.data import features
 from retrieval_jax.data.built_folder import built_folder, reading, short_hash
 from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.relevance import Relevance
-from retrieval_jax.data.task_source import Source
+from retrieval_jax.data.task_source import Source, TaskSource
 from retrieval_jax.data.text_rows import RowWriter, TextRows
 from retrieval_jax.data.text_table import TextWriter, text_id
 from retrieval_jax.errors import UserError
@@ -59,7 +59,10 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
   }
   corpus, corpus_split = None, features.corpus_of(source.split, splits)
   if corpus_split is not None:
-    corpus_definition = definition | {"split": corpus_split}
+    corpus_definition = definition | {
+      "split": corpus_split,
+      "source_fingerprint": _corpus_fingerprint(source, corpus_split),
+    }
     corpus = built_folder(
       cache / "texts" / short_hash(corpus_definition),
       definition=corpus_definition,
@@ -85,6 +88,10 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
       negatives=HardNegatives.read(negatives) if negatives.exists() else None,
       files=json.loads((folder / "files.json").read_bytes()),
     )
+
+
+def _corpus_fingerprint(source: Source, split: str) -> str:
+  return source.corpus_fingerprint(split) if isinstance(source, TaskSource) else source.fingerprint()
 
 
 def _write_corpus(source: Source, split: str, folder: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from retrieval_jax.data.seqio_loading import load_seqio
 from retrieval_jax.data.task_source import TaskSource
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.text_table import text_id
+from retrieval_jax.data.vocabularies import SentencePiece
 from retrieval_jax.errors import UserError
 
 ROWS = {
@@ -94,6 +95,18 @@ def test_pairs_of_tokens_with_their_text(add: Add, inputs: TextInputs, tmp_path:
   assert list(data.queries.texts) == ["what is red ?", "what is blue ?"]  # equal texts are one query
   assert data.relevance.positives(np.array([0])).tolist() == [[0, 2]]
   assert load(source._replace(split="validation"), inputs, cache=tmp_path).num_examples == 2
+
+
+def test_lengths_include_the_end_token_whatever_the_tasks_tokens_were(
+  add: Add, data_dir: pathlib.Path, tmp_path: pathlib.Path
+):
+  vocabulary = SentencePiece(str(data_dir / "vocab/t5_spiece.model"))
+  source = add("t5x_lengths", PAIR, *steps(keep_text=True))
+  data = load(source, TextInputs(vocabulary, query_length=4, passage_length=16), cache=tmp_path)
+  row = vocabulary.encode(["what is red ?"], length=16)[0].tolist()
+  assert row[5:] == [1] + [0] * 10  # 5 tokens and the end token
+  assert data.queries.gather([0]).tolist() == [[*row[:3], 1]]  # cut to 3 and the end token
+  assert data.passages.gather([0])[0].tolist().count(1) == 1  # not the Task's end token and then ours
 
 
 def test_pairs_of_tokens_alone(add: Add, caplog: pytest.LogCaptureFixture):

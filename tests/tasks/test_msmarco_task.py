@@ -49,6 +49,18 @@ def test_trec_counts_from_grade_2(folder: pathlib.Path, read):
   assert "recall@1000" in TaskSource("msmarco_passage", "dev_small").info.metrics
 
 
+def test_judgements_that_come_later_leave_the_corpus_as_it_is(folder: pathlib.Path, read):
+  before = read("msmarco_passage", "dev_small")
+  write(folder / "msmarco-test2020-queries.tsv", "21\tblue ?")
+  write(folder / "2020qrels-pass.txt", "21 0 1 2")
+  assert judgements(read("msmarco_passage", "dl20")) == {"21": {"1": 2}}
+  assert read("msmarco_passage", "dl20").passages.fingerprint == before.passages.fingerprint
+  write(folder / "qrels.dev.small.tsv", "2\t0\t0\t1")  # and other judgements are read
+  assert judgements(read("msmarco_passage", "dev_small")) == {"2": {"0": 1}}
+  write(folder / "collection.tsv", "0\ta", "1\tb", "01\tanother text")
+  assert read("msmarco_passage", "dev_small").passages.texts[2] == "another text"
+
+
 def test_there_is_no_split_called_test(folder: pathlib.Path, read):
   assert registered()["msmarco_passage"].splits == ("train", "dev_small", "dl19", "dl20", "corpus")
   with pytest.raises(UserError, match="no split 'test'; its splits of pairs: train, dev_small, dl19, dl20"):

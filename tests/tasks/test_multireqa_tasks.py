@@ -56,6 +56,13 @@ def test_a_split_searches_its_own_candidates(root: pathlib.Path, read):
     read("multireqa_squad", "test")
 
 
+def test_a_training_set_that_comes_later_leaves_the_candidates_of_dev_as_they_are(root: pathlib.Path, read):
+  write_split(root, "dev")
+  before = read("multireqa_squad", "dev").passages.fingerprint
+  write_split(root, "train", texts="train")
+  assert read("multireqa_squad", "dev").passages.fingerprint == before
+
+
 @pytest.mark.parametrize("home", ["multireqa", "multireqa/data", "MultiReQA/data"])
 def test_dev_needs_no_train(root: pathlib.Path, read, home: str):
   write_split(root, "dev", home=home)

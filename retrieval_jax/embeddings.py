@@ -126,7 +126,7 @@ class ShardedEmbeddings:
 
 
 def open_embeddings(folder: pathlib.Path) -> ShardedEmbeddings:
-  """Returns the embeddings of a folder, memory-mapped. Opening takes 0.1 ms a shard, whatever its size.
+  """Returns the embeddings of a folder, memory-mapped. Opening takes under 1 ms a shard, whatever its size.
 
   Raises: UserError for a folder without a manifest, with a missing shard, or with a damaged one, naming the file.
 

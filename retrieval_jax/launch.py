@@ -41,6 +41,9 @@ PROGRAMS = {
   "search": Program(
     "search", True, '--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run "sort an array"', True
   ),
+  "mine": Program(
+    "mine", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.OUTPUT_PATH=/tmp/negatives.tsv"
+  ),
 }
 
 

@@ -38,7 +38,7 @@ def confidence_interval(
 
   values: of each query; NaN (no judgement) is left out.
   level: the part of the resampled means that lies inside.
-  samples: how often as many queries are drawn, with repetition. 10,000 of 7,000 queries take about 1 s.
+  samples: how often as many queries are drawn, with repetition. 10,000 of 7,000 queries take 0.3 s.
 
   It says how much the mean depends on which queries were asked, and nothing of how good the judgements are. The same
   seed gives the same interval. Memory: some arrays of 8 MB, or of one sample where that is larger.
@@ -75,8 +75,8 @@ def paired_test(
   method: "randomisation" changes the two rankings of every query at random, two-sided. If all changes of the queries
     that differ are no more than `samples`, it makes each of them once: the probability is exact. "t" is Student's
     paired test, two-sided.
-  samples: changes drawn by "randomisation": 10,000 on 7,000 queries that differ take about 5 s. No probability below
-    2 / (samples + 1) can come out unless it is exact.
+  samples: changes drawn by "randomisation": 10,000 on 7,000 queries that differ take 5 s and 130 MB. No
+    probability below 2 / (samples + 1) can come out unless it is exact.
 
   Where no query differs the probability is 1; where all differ by the same amount Student's is 0.
 
@@ -143,9 +143,8 @@ def _student(a: Float[np.ndarray, "q"], b: Float[np.ndarray, "q"]) -> float:
   from scipy import stats
 
   with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
-    warnings.simplefilter(
-      "ignore", RuntimeWarning
-    )  # no spread to speak of: the probability is near 0, as it should
+    # It warns of differences without spread; the probability is near 0 then, as it should be.
+    warnings.simplefilter("ignore", RuntimeWarning)
     return float(stats.ttest_rel(a, b).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -247,9 +247,10 @@ def test_judgements_whose_parts_do_not_fit():
     _means([[4]], qrels, "mrr")
 
 
-def test_nothing_judged():
+@pytest.mark.parametrize("name", ["mrr", "ndcg"])
+def test_nothing_judged(name):
   with pytest.raises(UserError, match="None of the 2 queries has a relevant passage"):
-    _means([[0], [1]], [([], []), ([1], [0])], "mrr")
+    _means([[0], [1]], [([], []), ([1], [0])], name)
 
 
 def test_a_result_twice():

@@ -59,6 +59,7 @@ def test_scores_beyond_float32_tie_at_infinity():
 
 def test_no_results_at_all():
   assert _ordered(np.zeros((2, 0), int), np.zeros((2, 0)), []) == ([[], []], [[], []])
+  assert _ordered([[-1, -1]], [[0.0, 0.0]], [])[0] == [[-1, -1]]
 
 
 def test_ids_of_one_query_have_the_same_order():

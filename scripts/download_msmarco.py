@@ -15,17 +15,18 @@ The data are for non-commercial research: https://microsoft.github.io/msmarco/.
 import sys
 
 from retrieval_jax.data.download_program import DataSet, Remote, run
+from retrieval_jax.tasks.msmarco import INFO, NAME  # pyright: ignore[reportMissingImports]  (tasks/ is installed there)
 
 BASE = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 TREC = "https://trec.nist.gov/data/deep"
-FOLDER = "msmarco_passage"
+FOLDER, CHECKSUMS = NAME, INFO.checksums
 # Of its interfaces this server offers an old one unless asked for another; ir_datasets asks so to be able to resume.
 HEADERS = {"X-Ms-Version": "2019-12-12"}
 
 
-def _file(name: str, md5: str, size: int, *, base: str = BASE) -> Remote:
+def _file(name: str, size: int, *, md5: str = "", base: str = BASE) -> Remote:
   headers = HEADERS if base == BASE else {}
-  return Remote(f"{base}/{name}", f"{FOLDER}/{name}", md5=md5, size=size, headers=headers)
+  return Remote(f"{base}/{name}", f"{FOLDER}/{name}", md5=md5 or CHECKSUMS[name], size=size, headers=headers)
 
 
 def _archive(name: str, md5: str, size: int) -> Remote:
@@ -38,26 +39,26 @@ def sets() -> dict[str, DataSet]:
     "passage": DataSet(
       (
         _archive("collectionandqueries.tar.gz", "31644046b18952c1386cd4564ba2ae69", 1057717952),
-        _file("qrels.dev.tsv", "9157ccaeaa8227f91722ba5770787b16", 1201626),
+        _file("qrels.dev.tsv", 1201626, md5="9157ccaeaa8227f91722ba5770787b16"),
       ),
       note="the collection, all queries, the judgements of train, dev and dev small; 3.4 GB on disk",
     ),
     "dl19": DataSet(
       (
-        _file("msmarco-test2019-queries.tsv.gz", "eda71eccbe4d251af83150abe065368c", 4276),
-        _file("2019qrels-pass.txt", "2f4be390198da108f6845c822e5ada14", 187092, base=TREC),
+        _file("msmarco-test2019-queries.tsv.gz", 4276),
+        _file("2019qrels-pass.txt", 187092, base=TREC),
       ),
       note="TREC Deep Learning 2019: 43 judged queries",
     ),
     "dl20": DataSet(
       (
-        _file("msmarco-test2020-queries.tsv.gz", "00a406fb0d14ed3752d70d1e4eb98600", 4131),
-        _file("2020qrels-pass.txt", "0355ccee7509ac0463e8278186cdd8d1", 218617, base=TREC),
+        _file("msmarco-test2020-queries.tsv.gz", 4131),
+        _file("2020qrels-pass.txt", 218617, base=TREC),
       ),
       note="TREC Deep Learning 2020: 54 judged queries",
     ),
     "triples_ids": DataSet(
-      (_file("qidpidtriples.train.full.2.tsv.gz", "219083e80a0a751c08b968c2f31a4e0b", 1841693309),),
+      (_file("qidpidtriples.train.full.2.tsv.gz", 1841693309, md5="219083e80a0a751c08b968c2f31a4e0b"),),
       note="397,768,673 training triples of ids",
     ),
     "triples_small": DataSet(

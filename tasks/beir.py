@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from retrieval_jax.data import features
 from retrieval_jax.data.beir import beir_files, beir_splits, read_beir_corpus, read_beir_folder
-from retrieval_jax.data.benchmarks import BEIR_WITHHELD, FORUMS, benchmark_dir
+from retrieval_jax.data.benchmarks import FORUMS, benchmark_dir
 from retrieval_jax.data.file_task import files_fingerprint
 from retrieval_jax.data.lines import found_file
 from retrieval_jax.errors import UserError
@@ -57,10 +57,8 @@ CQADUPSTACK: Mapping[str, Spec] = {
 
 def task(name: str, spec: Spec) -> features.TextTask:
   """Returns the Task of one set."""
-  downloaded_as = spec.folder.partition("/")[0]
-  get = f"python scripts/download_beir.py --names {downloaded_as}"
-  if name in BEIR_WITHHELD:
-    get += "` (which says who gives it to you) `--list"
+  # Where a set is withheld, this says by whom.
+  get = f"python scripts/download_beir.py --names {spec.folder.partition('/')[0]}"
 
   def folder() -> pathlib.Path:
     underscored = spec.folder.replace("-", "_")

@@ -46,7 +46,7 @@ class DataSet(NamedTuple):
 def run(
   sets: Mapping[str, DataSet], *, doc: str, default: Sequence[str] = (), argv: Sequence[str] | None = None
 ) -> int:
-  """Parses the command line, downloads and returns the exit status: 0, or 2 after a message.
+  """Parses the command line, downloads and returns the exit status: 0, 2 after a message, or 130 if it was interrupted.
 
   Args:
     sets: by the names that --names takes.
@@ -65,9 +65,12 @@ def run(
   try:
     for name in _chosen(options.names or list(default), sets):
       _get(name, sets[name], root, options)
-  except UserError as error:
+  except (UserError, OSError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
+  except KeyboardInterrupt:
+    print("stopped; the same command goes on from here", file=sys.stderr)
+    return 130
   return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from retrieval_jax.data import features
+from retrieval_jax.data.benchmarks import members
 from retrieval_jax.data.seqio_examples import describe_seqio_task, seqio_examples
 from retrieval_jax.errors import UserError, nearest
 
@@ -142,6 +143,11 @@ class TaskSource(NamedTuple):
     raise self._unknown(seqio.TaskRegistry.names())
 
   def _unknown(self, seqio_names: Iterable[str]) -> UserError:
+    if tasks := members(self.task):
+      return UserError(
+        f"{self.task!r} is a group, whose result is the mean over {', '.join(tasks)}. Evaluate it with "
+        f"--gin_file=evaluators/tasks.gin and EVAL_TASKS=({self.task!r},); here one Task is wanted."
+      )
     known = sorted({*seqio_names, *features.registered()})
     return UserError(
       f"no seqio Task is called {self.task!r}{nearest(self.task, known)} (known: {', '.join(known)}). A Task of your "

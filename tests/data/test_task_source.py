@@ -66,6 +66,10 @@ def test_fingerprint_of_a_users_task(user_module: str):
   [
     (TaskSource("user_word"), "no seqio Task is called 'user_word'; did you mean 'user_words'"),
     (TaskSource("pydoc"), "no seqio Task is called 'pydoc'; did you mean 'pydocs'"),
+    (
+      TaskSource("beir_cqadupstack"),
+      r"is a group, whose result is the mean over beir_cqadupstack_android, .*EVAL_TASKS=\('beir_cqadupstack',\)",
+    ),
     (TaskSource("user_mixture"), "'user_mixture' is a seqio Mixture"),
     (
       TaskSource("user_words", "dev"),

@@ -13,7 +13,8 @@ class FileServer(http.server.ThreadingHTTPServer):
   """Serves `files`, path -> bytes.
 
   ranges: whether it takes the Range header. etag: of all files. sized: whether it tells Content-Length.
-  faults: what it does to the next requests, one each: a status to answer with, or ("cut", n): the body ends after n bytes.
+  faults: what it does to the next requests, one each: a status to answer with, or ("cut", n): the body ends after n bytes,
+    or ("stall", n): it stops after n bytes until the client is gone.
   seen: (path, Range, If-Range) of every request.
   """
 
@@ -66,6 +67,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.end_headers()
     sent = body[start:]
     self.wfile.write(sent[: fault[1]] if fault else sent)
+    if fault and fault[0] == "stall":
+      self.connection.recv(1)  # returns when the client has gone
 
   def _start(self) -> int:
     found = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -225,6 +226,28 @@ def test_a_disk_without_room(server: FileServer, tmp_path: pathlib.Path):
   server.seen.clear()
   fetch(f"{server.url}/a.bin", tmp_path / "a.bin", md5=MD5, retry=QUICK)
   assert server.seen == [("/a.bin", "bytes=100000-", '"v1"')]
+
+
+def test_a_killed_process_is_gone_on_with(server: FileServer, tmp_path: pathlib.Path):
+  server.faults = [("stall", 600_000)]
+  target = tmp_path / "a.bin"
+  script = f"""
+    import pathlib
+    from retrieval_jax.data.download import fetch
+    fetch({server.url + "/a.bin"!r}, pathlib.Path({str(target)!r}))
+  """
+  process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+  part = tmp_path / "a.bin.part"
+  while not (part.exists() and part.stat().st_size >= 2**18):
+    assert process.poll() is None
+    time.sleep(0.01)
+  process.kill()
+  process.wait()
+  assert not target.exists()
+  size = part.stat().st_size
+  fetch(f"{server.url}/a.bin", target, md5=MD5, retry=QUICK)
+  assert server.seen[-1] == ("/a.bin", f"bytes={size}-", '"v1"')
+  assert leftovers(tmp_path) == ["a.bin"]
 
 
 def test_two_processes_do_not_write_to_one_file(server: FileServer, tmp_path: pathlib.Path):

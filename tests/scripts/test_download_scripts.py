@@ -4,8 +4,11 @@ import hashlib
 import importlib.util
 import io
 import pathlib
+import signal
 import subprocess
 import sys
+import textwrap
+import time
 import zipfile
 from collections.abc import Iterator
 from types import ModuleType
@@ -114,6 +117,35 @@ def test_wrong_names(
 ):
   assert run(SETS, doc="toy", argv=[*names, "--output", str(tmp_path)]) == 2
   assert message in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be(
+  server: FileServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+  (tmp_path / "file").touch()
+  flags = ["--names", "toy", "--output", str(tmp_path / "file"), "--base_url", server.url]
+  assert run(SETS, doc="toy", argv=flags) == 2
+  assert "error: [Errno" in capsys.readouterr().err
+
+
+def test_an_interrupted_download_says_how_to_go_on(server: FileServer, tmp_path: pathlib.Path):
+  server.faults = [("stall", 10)]
+  script = f"""
+    import sys
+    sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]
+    from test_download_scripts import SETS, run
+    sys.exit(run(SETS, doc="", argv=["--names", "toy", "--output", {str(tmp_path)!r}, "--base_url", {server.url!r}]))
+  """
+  process = subprocess.Popen(
+    [sys.executable, "-c", textwrap.dedent(script)], stderr=subprocess.PIPE, text=True
+  )
+  while not server.seen:
+    assert process.poll() is None
+    time.sleep(0.01)
+  process.send_signal(signal.SIGINT)
+  assert process.wait() == 130
+  assert process.stderr is not None
+  assert process.stderr.read() == "stopped; the same command goes on from here\n"
 
 
 def test_a_folder_of_the_users_own_stays_as_it_is(

@@ -79,23 +79,25 @@ def weighted_fusion(
     if not np.isfinite(ranking.scores[ranking.rows >= 0]).all():
       raise UserError(f"weighted_fusion: ranking {i} has a score that is not finite.")
   points = [
-    weight * (_min_max(ranking) if normalise == "min_max" else ranking.scores.astype(np.float64))
+    weight * (_min_max(ranking) if normalise == "min_max" else _found_scores(ranking))
     for ranking, weight in zip(rankings, weights, strict=True)
   ]
   return _fused(rankings, points, k)
 
 
+def _found_scores(ranking: Ranking) -> Float[np.ndarray, "q k"]:
+  """Returns the scores, 0 where nothing was found: a weight of 0 times -inf would be no number."""
+  return np.where(ranking.rows >= 0, ranking.scores, 0).astype(np.float64)
+
+
 def _min_max(ranking: Ranking) -> Float[np.ndarray, "q k"]:
   """Returns the scores moved and stretched to 0 .. 1 per query."""
-  found = ranking.rows >= 0
-  scores = ranking.scores.astype(np.float64)
-  low = np.where(found, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
-  high = np.where(found, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
-  spread = high - low
-  flat = ~(spread > 0)  # all equal, or none found
-  return np.where(
-    found, np.where(flat, 1.0, (scores - np.where(flat, 0, low)) / np.where(flat, 1, spread)), 0.0
-  )
+  found, scores = ranking.rows >= 0, _found_scores(ranking)
+  low = np.where(found, scores, np.inf).min(axis=1, keepdims=True)
+  high = np.where(found, scores, -np.inf).max(axis=1, keepdims=True)
+  differ = high > low  # not where all are equal or none is found
+  shares = (scores - np.where(differ, low, 0)) / np.where(differ, high - low, 1)
+  return np.where(found, np.where(differ, shares, 1.0), 0.0)
 
 
 def _fused(rankings: Sequence[Ranking], points: Sequence[Float[np.ndarray, "q k"]], k: int) -> Ranking:
@@ -107,7 +109,6 @@ def _fused(rankings: Sequence[Ranking], points: Sequence[Float[np.ndarray, "q k"
   first = np.ones(rows.shape, bool)  # of those with one row
   first[:, 1:] = rows[:, 1:] != rows[:, :-1]
   found = rows >= 0
-  values = np.where(found, values, 0.0)  # -inf where nothing was found
   sums = np.zeros(rows.shape)
   starts = np.flatnonzero(first)
   sums[first] = np.add.reduceat(values.ravel(), starts) if len(starts) else []

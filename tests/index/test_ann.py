@@ -44,9 +44,12 @@ def test_a_search_in_few_lists_ends_with_what_was_not_found():
     assert np.isfinite(scores[:count]).all()
 
 
-def test_lists_depend_on_the_seed_alone():
+@pytest.mark.parametrize("train_rows", [400, 2000])
+def test_lists_depend_on_the_seed_alone(train_rows):
+  """By the sample, and by k-means' first centres where all passages are in it."""
+
   def rows(seed):
-    index = ann.faiss_ivf(CORPUS, num_lists=40, num_probes=2, train_rows=400, seed=seed)
+    index = ann.faiss_ivf(CORPUS, num_lists=40, num_probes=2, train_rows=train_rows, seed=seed)
     return index.search(QUERIES, k=50).rows
 
   np.testing.assert_array_equal(rows(3), rows(3))

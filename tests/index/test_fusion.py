@@ -74,6 +74,12 @@ def test_places_without_a_passage_are_none_in_the_result(fuse):
   assert np.isfinite(fused.scores[fused.rows >= 0]).all()
 
 
+def test_a_weight_of_0_and_a_place_without_a_passage():
+  fused = weighted_fusion([_ranking([[3, -1]]), _ranking([[1, 2]])], k=3, weights=[0, 1], normalise="none")
+  np.testing.assert_array_equal(fused.rows, [[1, 2, 3]])
+  np.testing.assert_array_equal(fused.scores, [[10, 9, 0]])
+
+
 @pytest.mark.parametrize("fuse", [reciprocal_rank_fusion, weighted_fusion])
 def test_one_ranking_keeps_its_order(fuse):
   rows = np.random.default_rng(0).permuted(np.tile(np.arange(20), (5, 1)), axis=1)

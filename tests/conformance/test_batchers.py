@@ -12,12 +12,14 @@ import retrieval_jax.batching
 from retrieval_jax.batching.base import Batcher, Group, Plan
 from retrieval_jax.batching.mixture import mixture
 from retrieval_jax.batching.shuffled import shuffled
+from retrieval_jax.batching.unique import unique
 
 BATCH_SIZE, NUM_EXAMPLES = 4, 30
 
 # The name before the colon is the factory's. Each is made afresh: no test may lean on another one's cache.
 BATCHERS = {
   "shuffled": lambda: shuffled(BATCH_SIZE),
+  "unique": lambda: unique(BATCH_SIZE),
   "mixture": lambda: mixture(BATCH_SIZE),
   "mixture: one task a batch": lambda: mixture(BATCH_SIZE, one_task_per_batch=True),
 }

@@ -73,3 +73,38 @@ def test_a_task_without_any_negatives_is_refused_before_training(launch, flags, 
       f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}",
       "--gin.TRAIN_STEPS=1",
     )
+
+
+def test_a_task_with_its_own_hard_negatives_alone(launch, flags, tmp_path, capsys):
+  negatives = tmp_path / "negatives.tsv"
+  header, lines = "query_id\tpassage_id\n", [f"{i}\t{(i + 7) % 20}\n" for i in range(20)]
+  _with_ids(tmp_path / "cars.tsv")
+  negatives.write_text(header + "".join(lines))
+  flags = (
+    *flags,
+    "--gin.TASK_IN_BATCH_NEGATIVES={'cars': False}",
+    f"--gin.TASK_HARD_NEGATIVES={{'cars': {str(negatives)!r}}}",
+    f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}",
+    "--gin.TRAIN_STEPS=2",
+  )
+  with pytest.raises(UserError, match=r"in_batch_negatives of cars is False.*HARD_NEGATIVES is 0"):
+    launch("train", *flags)
+  launch("train", *flags, "--gin.HARD_NEGATIVES=1")
+  assert "  cars: 20 examples, 25.0% of the batches, without in-batch negatives\n" in capsys.readouterr().out
+
+
+def test_unique_batches_through_the_program(launch, tmp_path, tiny, capsys):
+  launch(
+    "train",
+    *tiny,
+    "--gin_file=batching/unique.gin",
+    f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}",
+    "--gin.TRAIN_STEPS=2",
+  )
+  assert "4 steps an epoch" in capsys.readouterr().out
+
+
+def _with_ids(path: pathlib.Path) -> None:
+  rows = [line.split("\t") for line in path.read_text().splitlines()]
+  lines = [f"{i}\t{q}\t{i}\t{p}\n" for i, (q, p) in enumerate(rows)]
+  path.write_text("query_id\tquery\tpassage_id\tpassage\n" + "".join(lines))

@@ -3,8 +3,8 @@
 import io
 from typing import IO
 
-# One read of this many compressed bytes is decompressed whole: 4 bytes make 128 KiB at most, so 4 KiB make 128 MiB.
-CHUNK = 2**12
+# One read of this many compressed bytes is decompressed whole: 4 bytes make 128 KiB at most, so 1 KiB makes 32 MiB.
+CHUNK = 2**10
 
 
 class ZstdFile(io.RawIOBase):

@@ -19,7 +19,7 @@ from retrieval_jax.positive_scores import from_embeddings, from_ranking
 from retrieval_jax.records import Ranking
 from retrieval_jax.searchers import DenseSearcher, Searcher, SideEmbeddings
 
-RESULTS = 2**23  # of one block of queries: 64 MB, and about ten times that while they are looked at
+RESULTS = 2**23  # of one block of queries: 64 MB, and about seven times that while they are looked at
 DEFAULTS = MiningOptions()
 
 

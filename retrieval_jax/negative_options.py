@@ -48,8 +48,8 @@ class NegativeOptions(NamedTuple):
       return
     query_id = data.queries.ids[int(data.examples[short[0]])]
     raise UserError(
-      f"HARD_NEGATIVES={self.per_query}: the query {query_id!r} has {counts[short[0]]} hard negatives that can be used "
-      f"({self._where(query_id)}), and so have {len(short) - 1} other queries fewer. Add some, lower HARD_NEGATIVES, or "
+      f"HARD_NEGATIVES={self.per_query}, but {len(short)} of {len(counts)} queries have fewer that can be used: the first "
+      f"is {query_id!r} with {counts[short[0]]} ({self._where(query_id)}). Add some, lower HARD_NEGATIVES, or "
       "set ALLOW_FEWER_NEGATIVES=True to leave their places empty."
     )
 

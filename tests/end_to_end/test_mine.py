@@ -189,7 +189,7 @@ def test_negatives_that_are_not_there_are_named(launch, data, tmp_path):
   strict = (f"--gin.HARD_NEGATIVES_PATH={path}", "--gin.ALLOW_FEWER_NEGATIVES=False")
   with pytest.raises(
     UserError,
-    match=r"query 'q1' has 1 hard negatives that can be used \(.*few\.tsv:3\), and so have 30 other",
+    match=r"31 of 32 queries have fewer that can be used: the first is 'q1' with 1 \(.*few\.tsv:3\)",
   ):
     launch("train", *flags, *strict)
   assert not (tmp_path / "run").exists()

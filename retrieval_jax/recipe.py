@@ -1,5 +1,6 @@
 """The recipe of a training: its parts, whether they fit together, and what a checkpoint says of them."""
 
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -171,11 +172,19 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     **model_manifest(recipe.retriever),
     "task": data.name,
     "task_fingerprint": data.fingerprint,
+    "batcher": _described(recipe.batcher),
     "batch_size": recipe.batcher.batch_size,
     "microbatches": recipe.step.microbatches,
     "hard_negatives": recipe.negatives.per_query,
     "seed": seed,
   }
+
+
+def _described(batcher: Batcher) -> str:
+  """Returns the batcher's kind and settings, such as "Mixture(one_task_per_batch=False)"; its size stands by itself."""
+  names = [field.name for field in dataclasses.fields(batcher)] if dataclasses.is_dataclass(batcher) else []
+  settings = [f"{name}={getattr(batcher, name)!r}" for name in names if name != "batch_size"]
+  return f"{type(batcher).__name__}({', '.join(settings)})"
 
 
 def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
@@ -186,7 +195,8 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       "Resume with the same, or start in another MODEL_DIR."
     )
   check_computation(folder, saved, now)
-  saved = {"microbatches": 1, "hard_negatives": 0, **saved}  # what checkpoints meant before there were any
-  for name in ("task", "task_fingerprint", "batch_size", "microbatches", "hard_negatives", "seed"):
+  # What checkpoints meant before there were any of these.
+  saved = {"microbatches": 1, "hard_negatives": 0, "batcher": "Shuffled()", **saved}
+  for name in ("task", "task_fingerprint", "batcher", "batch_size", "microbatches", "hard_negatives", "seed"):
     if saved.get(name) != now[name]:
       print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)

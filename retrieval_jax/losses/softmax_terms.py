@@ -27,7 +27,7 @@ class Options(NamedTuple):
   score_margin: a negative whose score exceeds its positive's by more is taken for a false one and left out, as
     Qwen3-Embedding (0.1) does. None: all stay.
   in_batch_negatives: False leaves a query its own hard negatives alone, for data whose labels repeat in a batch
-    (classification); one direction only.
+    (classification); one direction only. For some rows alone, of one task among several: EmbeddedBatch.in_batch.
   hardness: strength a of hardness weighting: a negative of score s counts e^(a s) times. hardness_of names which: "all"
     negatives, "in_batch" (all but a query's own hard negatives) or "hard" (those alone). The weight has no gradient.
   rows_per_tile: rows of logits that are held at once, O(rows p) memory instead of O(q p), in the tiled form; None

@@ -57,6 +57,18 @@ def test_a_mixture_is_trained_and_resumed_exactly(launch, flags, tmp_path, capsy
   assert logged[-1]["epoch"] == 1
 
 
+def test_a_resume_with_another_way_of_mixing_is_said(launch, flags, tmp_path, capsys):
+  flags = (*flags, f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}")
+  launch("train", *flags, "--gin.TRAIN_STEPS=1")
+  launch("train", *flags, "--gin.TRAIN_STEPS=2", "--gin.ONE_TASK_PER_BATCH=True", "--gin.MIXTURE_LIMIT=1")
+  said = capsys.readouterr().err
+  assert (
+    "warning: resuming with batcher 'Mixture(one_task_per_batch=True)', was 'Mixture(one_task_per_batch=False)'"
+    in said
+  )
+  assert "warning: resuming with task_fingerprint" in said
+
+
 def test_a_batcher_without_rates_is_refused_before_training(launch, flags, tmp_path):
   flags = (*(f for f in flags if "batching" not in f), f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}")
   with pytest.raises(UserError, match=r"a mixture of cars, houses, whose rates.*batching/mixture\.gin"):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from retrieval_jax.data import beir, features
 from retrieval_jax.data.file_task import FileSource, files_fingerprint, task_name
 from retrieval_jax.data.lines import stem
-from retrieval_jax.data.pair_columns import Columns, passage_text_id
-from retrieval_jax.data.tables import read_jsonl_pairs, read_passages, read_tsv_pairs
+from retrieval_jax.data.pair_columns import Columns, check_columns, passage_text_id
+from retrieval_jax.data.tables import is_json, read_jsonl_pairs, read_passages, read_tsv_pairs
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
@@ -129,6 +129,13 @@ def _table_task(
     )
   named = _named(source) | {features.CORPUS: source.corpus}
   files = {split: _table_file(path, MACROS[split]) for split, path in named.items() if path}
+  for split, file in files.items():
+    if split != features.CORPUS and is_json(file) != (kind == "jsonl"):
+      other = "jsonl" if kind == "tsv" else "tsv"
+      raise UserError(
+        f"{MACROS[split]}={file}: by its name no {kind.upper()} file. Use --gin_file=data/{other}.gin for it, or a name "
+        f"that ends in .{kind} (and perhaps .gz or .zst)."
+      )
   if source.split not in files or source.split == features.CORPUS:
     pairs = [split for split in files if split != features.CORPUS]
     raise UserError(
@@ -144,7 +151,7 @@ def _table_task(
     return pairs if corpus is None else _of_corpus(pairs, files[split], corpus)
 
   paths: Sequence[pathlib.Path] = list(files.values())
-  options = (sorted((source.columns or {}).items()), corpus is not None)
+  options = (sorted(check_columns(source.columns, source.path).items()), corpus is not None)
   return features.TextTask(
     name=task_name(kind, files["train"]),
     splits=tuple(files),

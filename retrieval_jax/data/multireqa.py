@@ -161,5 +161,5 @@ def read_multireqa_pairs(candidates: Path, mrqa: Sequence[Path]) -> Iterator[fea
   )
   if not pairs:
     raise UserError(f"{message}. Are the MRQA files of the same data set and split?")
-  if unanswered or total > questions:
-    LOG.warning("%s: these are left out.", message)
+  lost = unanswered or total > questions
+  LOG.log(logging.WARNING if lost else logging.INFO, "%s: these are left out." if lost else "%s.", message)

@@ -33,6 +33,11 @@ def check_columns(columns: Columns | None, where: str) -> Mapping[str, tuple[str
 
   Raises: UserError for a name that is not ours, and for one that stands for several columns and may not.
   """
+  if not isinstance(columns, Mapping | None):
+    raise UserError(
+      f"{where}: COLUMNS is {columns!r}; expected a dict of our names ({', '.join(NAMES)}) to those of your file, such as "
+      '{"query": "question"}.'
+    )
   found = {}
   for name, theirs in (columns or {}).items():
     if name not in NAMES:

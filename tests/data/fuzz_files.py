@@ -20,6 +20,8 @@ CELL = st.text(HARD, max_size=8) | st.sampled_from(
 )
 TEXT = CELL | st.text(HARD + "\n\t", max_size=8)
 HUGE = "huge \u2028" * 50_000
+GRADES = {"1": 1, "-1": -1, "0": 0, "2.0": 2, "+3": 3}
+NO_GRADES = ("", "yes", "0.5", "1e3", "2147483648", "nan", "٣", "1_0")
 FAULTS = ("none", "none", "utf8", "cut")
 
 
@@ -118,3 +120,28 @@ def json_row(data: st.DataObject, record: Any) -> bytes:
 def unique_ids(count: int) -> st.SearchStrategy[list[str]]:
   """Ids that are easily confused."""
   return st.lists(CELL, min_size=count, max_size=count, unique=True)
+
+
+def fresh(home: pathlib.Path) -> pathlib.Path:
+  """Returns a folder that no other example uses."""
+  return home / str(sum(1 for _ in home.iterdir()))
+
+
+def tsv(values: list[str]) -> bytes:
+  return "\t".join(values).encode()
+
+
+def fault_in(data: st.DataObject, count: int, first: int = 0) -> Fault | None:
+  """Returns the row of a fault in a part of the files."""
+  if count > first and data.draw(st.integers(0, 2)) == 0:
+    return Fault(data.draw(st.integers(first, count - 1)))
+  return None
+
+
+def spoil(data: st.DataObject, values: list[str]) -> list[str]:
+  """Returns the cells with one too many or one missing."""
+  place = data.draw(st.integers(0, len(values) - 1))
+  if data.draw(st.booleans()):
+    return [*values, "extra"]
+  fewer = values[:place] + values[place + 1 :]
+  return ["lonely"] if fewer == [""] else fewer  # an empty line is none

@@ -80,6 +80,21 @@ def test_a_path_that_is_no_tsv_file(folder: pathlib.Path):
     TsvPairs(str(folder / "x.tsv"), "test", test=str(folder)).splits()
 
 
+def test_a_file_of_the_other_kind(tmp_path: pathlib.Path):
+  for name in ("a.tsv", "a.jsonl.gz"):
+    (tmp_path / name).touch()
+  with pytest.raises(
+    UserError, match=r"DATA_PATH=.*a\.jsonl\.gz: by its name no TSV file\. Use --gin_file=data/jsonl"
+  ):
+    TsvPairs(str(tmp_path / "a.jsonl.gz")).splits()
+  with pytest.raises(
+    UserError, match=r"TEST_PATH=.*a\.tsv: by its name no JSONL file\. Use --gin_file=data/tsv"
+  ):
+    JsonlPairs(str(tmp_path / "a.jsonl.gz"), test=str(tmp_path / "a.tsv")).splits()
+  with pytest.raises(UserError, match=r"COLUMNS is \['query'\]; expected a dict of our names"):
+    list(TsvPairs(str(tmp_path / "a.tsv"), columns=["query"]).examples("train"))  # type: ignore
+
+
 def test_a_changed_file_is_read_again(inputs: TextInputs, tmp_path: pathlib.Path):
   path = tmp_path / "train.tsv"
   path.write_text("red ?\ta\n")

@@ -99,6 +99,11 @@ def load(
 
   Example: `load(TaskSource("pydocs", "test"), TextInputs(WordPiece(path), 32, 128)).num_examples`.
   """
+  if not isinstance(source, Source):  # a MixtureSource, which has a `load` of its own
+    raise UserError(
+      f"{type(source).__name__}: expected one task. A mixture can be trained on; to evaluate, encode, search or mine, name "
+      "one of its tasks: --gin_file=data/task.gin --gin.MIXTURE_OR_TASK_NAME=..., or another file of data/."
+    )
   cache = cache or paths.cache_dir()
   table = pair_table(source, cache)
   queries = token_store(

@@ -254,3 +254,14 @@ def test_an_id_with_a_tab_is_named_before_anything_is_searched(launch, tmp_path)
   flags = (MODEL, *LENGTHS, BM25, "--gin_file=data/beir_folder.gin", f"--gin.DATA_PATH={folder}")
   with pytest.raises(UserError, match=r"the passage id 'p\\t1' has a tab or a line end in it"):
     launch("mine", *flags, f"--gin.OUTPUT_PATH={tmp_path / 'x.tsv'}")
+
+
+def test_a_mixture_is_mined_task_by_task(launch, tmp_path):
+  (tmp_path / "tasks.gin").write_text(
+    "from __gin__ import dynamic_registration\nTASKS = {'pydocs': 1.0}\n", encoding="utf-8"
+  )
+  mixture = ("--gin_file=data/mixture.gin", f"--gin_file={tmp_path / 'tasks.gin'}")
+  with pytest.raises(
+    UserError, match=r"MixtureSource: expected one task.*to evaluate, encode, search or mine, name"
+  ):
+    launch("mine", MODEL, *LENGTHS, BM25, *mixture, f"--gin.OUTPUT_PATH={tmp_path / 'x.tsv'}")

@@ -19,7 +19,7 @@ ROWS = 1024  # passages and queries per product: 4 MiB of scores, which stay in 
 _MULTIPLE = (
   16  # of both: smaller or odd products go other ways through a BLAS, and equal passages could score apart
 )
-_DENSE = 8  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
+_DENSE = 2  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
 _FEWEST = 64  # rows of a chunk that are worth a pass of their own
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -72,7 +72,7 @@ class _Best:
     return self._found
 
   def _merge(self, found: UInt64[np.ndarray, "q x"]) -> None:
-    self._found = order.best(np.concatenate([self._found, found], axis=1), self._k)
+    self._found = order.best(np.concatenate([self._found, found], axis=1), self._k).copy()
     self._threshold = order.scores(self._found[:, 0])
 
 

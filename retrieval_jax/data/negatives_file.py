@@ -55,7 +55,8 @@ def load_negatives_file(
   pair that comes twice is one.
 
   The file is read at the first call, as a stream, and again when its size or time changes. Memory then: 8 bytes a pair
-  that is kept, and 60 MB; time: 3 us a line (400 million triples: 3.2 GB, 20 minutes). Later calls map 4 bytes a pair and 8 a query from the cache.
+  that is kept, and 60 MB; time: about 3 us a line (400 million triples: 3.2 GB, 20 minutes). Later calls map 4 bytes a
+  pair and 8 a query from the cache.
 
   Raises: UserError with file and line number for a line that cannot be read, and if no pair of the file is left.
 

@@ -108,6 +108,8 @@ def together(rows: Queries | Passages, columns: Queries | Passages) -> Bool[Arra
 def visible(queries: Queries, passages: Passages) -> Bool[Array, "q p"]:
   """Returns which passages the loss of a query reads at all: none that is absent, and of another example only where both
   examples take part in in-batch negatives."""
+  if queries.in_batch is None:
+    return jnp.broadcast_to(passages.present[None, :], (queries.index.shape[0], passages.index.shape[0]))
   mine = queries.index[:, None] == passages.owner[None, :]
   return passages.present[None, :] & (mine | together(queries, passages))
 

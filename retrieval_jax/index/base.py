@@ -14,6 +14,7 @@ from retrieval_jax.errors import UserError
 from retrieval_jax.records import Ranking
 
 MAX_ROWS = 2**31 - 1
+OVERFLOW = "The scores overflow float32: the embeddings are too long. Normalise them."
 
 
 class Embeddings(Protocol):
@@ -89,7 +90,7 @@ def check_finite(name: str, embeddings: Float[np.ndarray, "r d"], first_row: int
 def check_scores(found: Ranking) -> None:
   """Raises UserError if the score of a passage is not finite."""
   if not np.isfinite(found.scores[found.rows >= 0]).all():
-    raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
+    raise UserError(OVERFLOW)
 
 
 def read_blocks(corpus: Embeddings, rows: int) -> Iterator[tuple[int, Float[np.ndarray, "r d"]]]:

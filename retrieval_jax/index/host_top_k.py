@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt64
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.index import order
-from retrieval_jax.index.base import Embeddings, check_finite, read_blocks
+from retrieval_jax.index.base import OVERFLOW, Embeddings, check_finite, read_blocks
 from retrieval_jax.records import Ranking
 
 ROWS = 1024  # passages and queries per product: 4 MiB of scores, which stay in the cache for the comparison
@@ -21,7 +21,6 @@ _MULTIPLE = (
 )
 _DENSE = 2  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
 _FEWEST = 64  # rows of a chunk that are worth a pass of their own
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class _Results(NamedTuple):
@@ -42,8 +41,11 @@ class _Best:
     self._counts = np.zeros(queries, np.int64)  # of those that wait, by query
 
   def add(self, scores: Float[np.ndarray, "r q"], first_row: int) -> None:
-    """Takes in a chunk's scores. A score equal to the k-th best loses: its row is larger."""
-    better = scores > self._threshold
+    """Takes in a chunk's scores. A score equal to the k-th best loses: its row is larger.
+
+    Raises: UserError for a score among the best that is no number or infinite.
+    """
+    better = ~(scores <= self._threshold)  # or no number
     places = np.flatnonzero(better)
     if not len(places):
       return
@@ -53,11 +55,14 @@ class _Best:
         self.add(scores[:half], first_row)
         self.add(scores[half:], first_row + half)
         return
+      _check_finite(scores)
       rows = np.broadcast_to(first_row + np.arange(len(scores))[:, None], scores.shape)
       self._merge(np.where(better, order.keys(scores, rows), order.NOTHING).T)
       return
     rows, queries = np.divmod(places.astype(np.uint32), np.uint32(scores.shape[1]))
-    self._waiting.append(_Results(queries, order.keys(scores.ravel()[places], rows + first_row)))
+    values = scores[rows, queries]
+    _check_finite(values)
+    self._waiting.append(_Results(queries, order.keys(values, rows + first_row)))
     self._counts += np.bincount(queries, minlength=len(self._counts))
     if self._counts.max() >= 2 * self._k:  # bounds the matrix that they become, however they are spread
       self.flush()
@@ -87,25 +92,13 @@ def _grouped(results: _Results, count: int) -> UInt64[np.ndarray, "q x"]:
   return grouped
 
 
+def _check_finite(scores: Float[np.ndarray, "*b"]) -> None:
+  if not np.isfinite(scores).all():
+    raise UserError(OVERFLOW)
+
+
 def _round_up(size: int, multiple: int) -> int:
   return -(-size // multiple) * multiple
-
-
-def _check(chunk: Float[np.ndarray, "r d"], first_row: int, longest_query: float) -> None:
-  """Raises UserError if an embedding is not finite or an inner product may overflow.
-
-  |q . c| and every partial sum of it is at most |q| |c|, and |c| at most the norm of the whole chunk: one pass of BLAS,
-  which leaves the chunk in the cache.
-  """
-  flat = chunk.reshape(-1)
-  with np.errstate(over="ignore", invalid="ignore"):
-    norm = float(np.sqrt(np.dot(flat, flat)))
-  if norm * longest_query < _LARGEST:
-    return
-  check_finite("passage", chunk, first_row)
-  norm = float(np.sqrt(np.square(chunk, dtype=np.float64).sum(axis=1).max()))
-  if norm * longest_query >= _LARGEST:
-    raise UserError("The scores overflow float32: the embeddings are too long. Normalise them.")
 
 
 def search(
@@ -116,7 +109,7 @@ def search(
   All products have one shape, padded with zeros: equal passages then get equal scores. chunk_rows and query_rows are
   rounded up to a multiple of 16.
 
-  Raises: UserError for a passage that is not finite, and for embeddings so long that a product may overflow.
+  Raises: UserError for a passage that is not finite, and if a score among the best overflows.
   """
   count, width = queries.shape
   size = _round_up(min(chunk_rows, len(corpus)), _MULTIPLE)
@@ -124,15 +117,20 @@ def search(
   block = _round_up(-(-count // blocks), _MULTIPLE)
   padded = np.pad(queries, ((0, blocks * block - count), (0, 0)))
   columns = [np.ascontiguousarray(part.T) for part in np.split(padded, blocks)]
-  longest = float(np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1).max()))
   best = [_Best(block, min(k, len(corpus))) for _ in columns]
   products = np.empty((size, block), np.float32)  # one buffer: what BLAS writes is in the cache already
   for first, chunk in read_blocks(corpus, size):
-    _check(chunk, first, longest)
     rows = len(chunk)
     if rows < size:
       chunk = np.concatenate([chunk, np.zeros((size - rows, width), np.float32)])
-    for part, found in zip(columns, best, strict=True):
-      np.matmul(chunk, part, out=products)
+    for i, (part, found) in enumerate(zip(columns, best, strict=True)):
+      with np.errstate(over="ignore", invalid="ignore"):
+        np.matmul(chunk, part, out=products)
+      # One query shows what is not finite: infinity times anything is infinite or no number, also times 0.
+      if i == 0 and not np.isfinite(products[:rows, 0]).all():
+        check_finite("passage", chunk, first)
       found.add(products[:rows], first)
-  return order.ranking(np.concatenate([found.flush() for found in best])[:count], k)
+  keys = np.concatenate([found.flush() for found in best])[:count]
+  if (keys == order.NOTHING).any():  # a score of -inf is no result
+    raise UserError(OVERFLOW)
+  return order.ranking(keys, k)

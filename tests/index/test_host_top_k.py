@@ -92,13 +92,24 @@ def test_the_corpus_is_read_once_front_to_back_in_chunks():
 
 
 def test_long_embeddings_whose_products_stay_finite():
-  """The norm of a whole chunk times the query's is beyond float32, that of each passage is not."""
   corpus = np.full((200, 1), 1e38, np.float32)
   found = _search(corpus, np.array([[3.0]], np.float32), 2, chunk_rows=208)
   np.testing.assert_array_equal(found.rows, [[0, 1]])
 
 
-def test_a_product_that_overflows_only_on_the_way():
-  """1e38 * 9 - 1e38 * 9 is no number in float32."""
+@pytest.mark.parametrize("query", [[9.0, 0.0], [-9.0, 0.0], [9.0, -9.0]])
+@pytest.mark.parametrize("place", [0, 150])
+def test_products_that_overflow(query, place):
+  """To infinity, to minus infinity, and infinity less infinity; in a chunk all of which is sorted, or in a later one."""
+  corpus = np.zeros((160, 2), np.float32)
+  corpus[place] = 1e38
+  k = 160 if query == [-9.0, 0.0] else 3  # minus infinity is far from the best of many, and no harm there
   with pytest.raises(UserError, match="overflow float32"):
-    _search(np.full((1, 2), 1e38, np.float32), np.array([[9.0, -9.0]], np.float32), 1)
+    _search(corpus, np.array([query], np.float32), k)
+
+
+def test_a_passage_that_is_not_finite_is_found_by_a_query_of_zeros():
+  corpus = np.ones((100, 3), np.float32)
+  corpus[77, 1] = np.inf
+  with pytest.raises(UserError, match="embedding of passage 77 is not finite"):
+    _search(corpus, np.zeros((1, 3), np.float32), 3)

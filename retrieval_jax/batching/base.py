@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
   num_examples: how many examples the data hold; rows are 0 .. num_examples - 1.
   seed: the run's data seed.
-  state: whatever else the policy needs (JSON values and small numpy arrays); empty for a shuffle.
+  state: whatever else the policy needs (JSON values and numpy arrays); empty for a shuffle.
   """
 
   num_examples: int

@@ -25,7 +25,7 @@ from retrieval_jax.metrics.significance import confidence_interval
 from retrieval_jax.paths import atomic_write
 from retrieval_jax.records import Ranking
 from retrieval_jax.run_file import write_run
-from retrieval_jax.searchers import DenseSearcher, Searcher, task_name
+from retrieval_jax.searchers import EXACT, DenseSearcher, Searcher, task_name
 
 METRICS_FILE, RUN_FILE, PER_QUERY_FILE = "metrics.json", "run.trec", "per_query.tsv"
 
@@ -129,7 +129,7 @@ class RetrievalEvaluator(NamedTuple):
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
-    kind = "" if searcher.name == "dense" else f"{searcher.name}_"
+    kind = "" if searcher.name == EXACT else f"{searcher.name}_"
     return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
 
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:

@@ -28,6 +28,17 @@ from retrieval_jax.weights import evaluation_params
 SideEmbeddings = np.ndarray | ShardedEmbeddings
 
 
+EXACT = "dense"  # the name of a checkpoint's own, exact search
+
+
+def name_of(function: Callable) -> str:
+  """Returns a function's name, also of one that gin or functools.partial wraps.
+
+  Example: `name_of(functools.partial(ann.faiss_ivf, num_probes=8))` is `"faiss_ivf"`.
+  """
+  return getattr(function, "__name__", None) or name_of(function.func)  # pyright: ignore[reportFunctionMemberAccess]  (of a partial)
+
+
 def task_name(task: RetrievalData | Source) -> str:
   """Returns the task's name in folders and tables: with the split behind it unless that is "test"."""
   return task.name if task.split == "test" else f"{task.name}_{task.split}"
@@ -86,13 +97,14 @@ class DenseSearcher(NamedTuple):
   rows_per_shard: of a folder that is begun anew; host memory is that of one shard.
   embedding_dtype: "float32", or "float16" in half the room.
   build_index: what is searched, made of the corpus's embeddings; `exact` scores every passage.
+  name: "dense", or that of an index that is not exact: results of the two lie apart.
   """
 
   encoder: Encoder
   step: int
   checkpoint: str
   keep_in: pathlib.Path | None = None
-  name: str = "dense"
+  name: str = EXACT
   rows_per_shard: int = ROWS_PER_SHARD
   embedding_dtype: str = "float32"
   build_index: Callable[[Embeddings], Index] = exact
@@ -213,6 +225,7 @@ def dense_searcher(
     found,
     checkpoint,
     keep_in=folder / "encode",
+    name=EXACT if (index := name_of(build_index)) == "exact" else index,
     rows_per_shard=rows_per_shard,
     embedding_dtype=embedding_dtype,
     build_index=build_index,

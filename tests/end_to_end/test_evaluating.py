@@ -116,3 +116,12 @@ def test_a_prefix_that_the_model_was_not_trained_with_is_refused(trained, launch
   ):
     launch("eval", *data, f"--gin.MODEL_DIR={trained}", "--gin.QUERY_PREFIX=query: ")
   launch("eval", *data, f"--gin.MODEL_DIR={trained}", "--gin.QUERY_PREFIX=")
+
+
+def test_an_approximate_search_does_not_overwrite_the_exact_one(trained, launch, tiny):
+  data = [flag for flag in tiny if "_PATH" in flag or flag.endswith("tsv.gin")]
+  flags = ("--gin_file=indexes/faiss_flat.gin", "--gin.METRICS=('mrr',)", f"--gin.MODEL_DIR={trained}")
+  exact = launch("eval", *data, *flags[1:])
+  approximate = launch("eval", *data, *flags)
+  assert {path.name for path in (trained / "eval" / "test").iterdir()} == {"step_4", "faiss_flat_step_4"}
+  assert approximate["test"]["mrr"] == pytest.approx(exact["test"]["mrr"])

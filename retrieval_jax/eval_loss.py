@@ -30,23 +30,28 @@ class EvalLoss(NamedTuple):
   source: dataset.Source
   batches: int = 10
 
-  def check(self) -> None:
-    """Raises UserError for a number of batches below 1."""
+  def check(self, loss: Loss) -> None:
+    """Raises UserError for a number of batches below 1, and for a loss that reads what held-out batches lack."""
+    if "teacher_scores" in loss.requires:
+      raise UserError(
+        "EVAL_LOSS: the loss reads teacher_scores, which held-out batches do not have. Leave evaluation/eval_loss.gin out."
+      )
     if type(self.batches) is not int or self.batches < 1:
       raise UserError(f"EVAL_LOSS_BATCHES={self.batches!r}: expected a whole number of at least 1.")
 
   def batches_of(
     self, inputs: TextInputs, batch_size: int, *, seed: int, hard_negatives: int = 0
   ) -> list[Callable[[], Batch]]:
-    """Returns the batches, each made when it is called."""
+    """Returns the batches, each made when it is called; with hard negatives where the data have some."""
     data = dataset.load(self.source, inputs)
+    per_query = 0 if data.negatives is None else hard_negatives
     batcher = shuffled(batch_size)
     plan = batcher.plan(num_examples=data.num_examples, seed=seed)
     count = min(self.batches, batcher.steps_per_epoch(plan))
 
     def maker(step: int) -> Callable[[], Batch]:
       return lambda: dataset.make_batch(
-        data, batcher.rows(plan, step), seed=seed, epoch=0, hard_negatives=hard_negatives
+        data, batcher.rows(plan, step), seed=seed, epoch=0, hard_negatives=per_query
       )
 
     return [maker(step) for step in range(count)]

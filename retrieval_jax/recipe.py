@@ -129,7 +129,7 @@ def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, s
     _ = evaluator.metric_names
     evaluator.load()
   if recipe.eval_loss is not None:
-    recipe.eval_loss.check()
+    recipe.eval_loss.check(recipe.loss)
     dataset.load(recipe.eval_loss.source, recipe.inputs)
   period = recipe.eval_period
   if period is not None and (type(period) is not int or period < 1):

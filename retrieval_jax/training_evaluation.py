@@ -23,7 +23,9 @@ def make_evaluation(recipe: Recipe, partitioner: Partitioner, folder: pathlib.Pa
   loss_step, batches = None, []
   if recipe.eval_loss is not None:
     loss_step = make_loss_step(recipe.retriever.model, recipe.loss, partitioner)
-    batches = recipe.eval_loss.batches_of(recipe.inputs, recipe.batcher.batch_size, seed=seed)
+    batches = recipe.eval_loss.batches_of(
+      recipe.inputs, recipe.batcher.batch_size, seed=seed, hard_negatives=recipe.negatives.per_query
+    )
 
   def evaluate(state: TrainState, step: int) -> Mapping[str, float]:
     start = time.perf_counter()

@@ -78,3 +78,18 @@ def test_a_teacher_that_scored_only_the_pairs_is_said_so(launch, flags, tmp_path
     "--gin.DRY_RUN=True",
   )
   assert "the teacher scored 16 of the 256 pairs" in capsys.readouterr().err
+
+
+def test_a_loss_that_needs_a_teacher_has_no_held_out_value(launch, flags, teacher, tmp_path):
+  with pytest.raises(
+    UserError, match="EVAL_LOSS: the loss reads teacher_scores, which held-out batches do not have"
+  ):
+    launch(
+      "train",
+      *flags,
+      "--gin_file=losses/distillation_kl.gin",
+      "--gin_file=evaluation/eval_loss.gin",
+      "--gin.EVAL_SPLIT=train",
+      f"--gin.TEACHER_SCORES_PATH={teacher}",
+      f"--gin.MODEL_DIR={tmp_path / 'run'}",
+    )

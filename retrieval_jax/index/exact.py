@@ -31,13 +31,13 @@ def search_exact(
   Equal passages get equal scores within a search. The last bit of a score may change with chunk_rows, query_rows,
   the devices or the number of queries: a matrix product sums in an order that its shape decides.
 
-  devices: those to use, each for a contiguous part of the corpus. By default all of this process; where these are CPUs,
-    numpy's matrix product with a scan of its own takes their place, which is several times faster there.
-  chunk_rows, query_rows: by default 1,024 and 1,024 in numpy, 50,000 and 256 on devices.
+  devices: those to use, each for a contiguous part of the corpus. By default all of this process; where these are CPUs, one
+    product for all cores and numpy's scan of it take their place, which is several times faster there.
+  chunk_rows, query_rows: by default 50,000 and 256; on CPUs 1,024 .. 8,192 (the more, the fewer queries) and 1,024.
 
   Time: c * q * d multiplications and additions; on CPUs one pass over the scores more, elsewhere one top-k of each chunk.
-  Memory, numpy: chunk_rows * query_rows scores, one chunk (a view of a float32 array), 8 bytes for each of q * k results
-  and about 200 more while those of query_rows queries are merged. Devices, each: query_rows * chunk_rows scores, two
+  Memory on CPUs: chunk_rows * query_rows scores, one chunk, 8 bytes for each of q * k results and about 200 more while
+  those of query_rows queries are merged. Devices, each: query_rows * chunk_rows scores, two
   chunks, and q * k results; on the host, two chunks per device. The last chunk and the last block of queries are padded
   there, so that one shape is compiled.
 
@@ -54,7 +54,7 @@ def search_exact(
     return Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
   if devices is None and all(device.platform == "cpu" for device in jax.local_devices()):
     found = host_top_k.search(
-      corpus, queries, k=k, chunk_rows=chunk_rows or host_top_k.ROWS, query_rows=query_rows or host_top_k.ROWS
+      corpus, queries, k=k, chunk_rows=chunk_rows, query_rows=query_rows or host_top_k.QUERY_ROWS
     )
   else:
     found = device_top_k.search(

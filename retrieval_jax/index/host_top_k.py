@@ -1,24 +1,27 @@
-"""The k largest inner products on CPUs: numpy's matrix product, and a scan that keeps what beats the k-th best so far.
+"""The k largest inner products on CPUs: XLA's matrix product, and numpy's scan that keeps what beats the k-th best so far.
 
 After the first chunks hardly a score does: of c passages in random order, about k (1 + log(c / k)) per query. So the
 scores are compared once, while they are still in the cache, and only those few are ever sorted. (XLA's top_k sorts every
-row of a chunk on CPUs, which takes longer than the product.)
+row of a chunk on CPUs, which takes longer than the product. numpy's own product is as fast as XLA's on an idle machine,
+but its threads wait for each other in a loop: on a machine with other work it took ten times as long.)
 """
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float, Int, UInt64
+from jaxtyping import Array, Float, Int, UInt64
 
+from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
 from retrieval_jax.index import order
 from retrieval_jax.index.base import OVERFLOW, Embeddings, check_finite, read_blocks
 from retrieval_jax.records import Ranking
 
-ROWS = 1024  # passages and queries per product: 4 MiB of scores, which stay in the cache for the comparison
-_MULTIPLE = (
-  16  # of both: smaller or odd products go other ways through a BLAS, and equal passages could score apart
-)
+QUERY_ROWS = 1024  # per product: with 1,024 passages 4 MiB of scores, which stay in the cache
+_SCORES = 1 << 19  # with fewer queries, more passages: small products do not fill the cores
+_CHUNK_ROWS = (1024, 8192)  # bounds of that
+_MULTIPLE = 16  # of both: odd products may be summed in several ways, and equal passages could score apart
 _DENSE = 2  # above one in so many scores, the whole chunk is sorted into the best: gathering costs more
 _FEWEST = 64  # rows of a chunk that are worth a pass of their own
 
@@ -101,8 +104,18 @@ def _round_up(size: int, multiple: int) -> int:
   return -(-size // multiple) * multiple
 
 
+@jax.jit
+def _product(passages: Float[Array, "r d"], queries: Float[Array, "q d"]) -> Float[Array, "r q"]:
+  return scoring.dot(passages, queries)
+
+
 def search(
-  corpus: Embeddings, queries: Float[np.ndarray, "q d"], *, k: int, chunk_rows: int, query_rows: int
+  corpus: Embeddings,
+  queries: Float[np.ndarray, "q d"],
+  *,
+  k: int,
+  chunk_rows: int | None = None,
+  query_rows: int = QUERY_ROWS,
 ) -> Ranking:
   """Returns the k passages with the largest inner products; `exact.search_exact` says more.
 
@@ -112,24 +125,25 @@ def search(
   Raises: UserError for a passage that is not finite, and if a score among the best overflows.
   """
   count, width = queries.shape
-  size = _round_up(min(chunk_rows, len(corpus)), _MULTIPLE)
   blocks = -(-count // query_rows)
   block = _round_up(-(-count // blocks), _MULTIPLE)
+  if chunk_rows is None:
+    chunk_rows = int(np.clip(_SCORES // block, *_CHUNK_ROWS))
+  size = _round_up(min(chunk_rows, len(corpus)), _MULTIPLE)
   padded = np.pad(queries, ((0, blocks * block - count), (0, 0)))
-  columns = [np.ascontiguousarray(part.T) for part in np.split(padded, blocks)]
-  best = [_Best(block, min(k, len(corpus))) for _ in columns]
-  products = np.empty((size, block), np.float32)  # one buffer: what BLAS writes is in the cache already
+  device = jax.local_devices()[0]
+  parts = [jax.device_put(part, device) for part in np.split(padded, blocks)]
+  best = [_Best(block, min(k, len(corpus))) for _ in parts]
   for first, chunk in read_blocks(corpus, size):
     rows = len(chunk)
     if rows < size:
       chunk = np.concatenate([chunk, np.zeros((size - rows, width), np.float32)])
-    for i, (part, found) in enumerate(zip(columns, best, strict=True)):
-      with np.errstate(over="ignore", invalid="ignore"):
-        np.matmul(chunk, part, out=products)
+    for i, (part, found) in enumerate(zip(parts, best, strict=True)):
+      scores = np.asarray(_product(jax.device_put(chunk, device), part))[:rows]
       # One query shows what is not finite: infinity times anything is infinite or no number, also times 0.
-      if i == 0 and not np.isfinite(products[:rows, 0]).all():
+      if i == 0 and not np.isfinite(scores[:, 0]).all():
         check_finite("passage", chunk, first)
-      found.add(products[:rows], first)
+      found.add(scores, first)
   keys = np.concatenate([found.flush() for found in best])[:count]
   if (keys == order.NOTHING).any():  # a score of -inf is no result
     raise UserError(OVERFLOW)

@@ -1,8 +1,8 @@
 """Exact search of unit vectors, ours against faiss-cpu's IndexFlatIP, in one run: seconds, and memory by the matrix read.
 
 Each side is a process of its own with the same number of threads; their rounds alternate, after one to warm up, and each
-takes its best. "product" is numpy's matrix product alone, in the same chunks and without a look at the scores: no float32
-search on this machine can be faster than that. Both sides read the corpus from one memory-mapped file, faiss into its own
+takes its best. "product" is numpy's matrix product alone, in chunks and without a look at the scores: about what no float32
+search on this machine can be faster than. Both sides read the corpus from one memory-mapped file, faiss into its own
 copy, ours chunk by chunk. Memory is what a process takes above what it had before the corpus: at most at any time
 (pages of the file that are mapped count, though the system may drop them) and what is its own (anonymous).
 Needs `pip install -e '.[ann]'`, and 4 bytes of disk for each number of the largest corpus.
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 BLOCK = 65_536
+CHUNK = 1024  # passages per product, so that its scores stay in the cache
 SIDES = ("ours", "faiss", "product")
 
 
@@ -71,13 +72,11 @@ def faiss(corpus: np.ndarray) -> Search:
 
 
 def product(corpus: np.ndarray) -> Search:
-  from retrieval_jax.index.host_top_k import ROWS
-
   def search(queries: np.ndarray, k: int) -> None:
     del k
-    columns, scores = np.ascontiguousarray(queries.T), np.empty((ROWS, len(queries)), np.float32)
-    for first in range(0, len(corpus), ROWS):
-      chunk = corpus[first : first + ROWS]
+    columns, scores = np.ascontiguousarray(queries.T), np.empty((CHUNK, len(queries)), np.float32)
+    for first in range(0, len(corpus), CHUNK):
+      chunk = corpus[first : first + CHUNK]
       np.matmul(chunk, columns, out=scores[: len(chunk)])
 
   return search
@@ -110,8 +109,9 @@ class AnonymousPeak:
     self._thread.join()
 
 
-def serve(side: str, path: str, queries: int) -> None:
+def serve(side: str, path: str, *, queries: int, threads: int) -> None:
   """Answers, line by line, a cell with its measurement; the first line is what building took."""
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # XLA takes what it may run on
   import jax  # so that all sides start from one size
 
   jax.local_devices()
@@ -142,7 +142,7 @@ class Side:
   def __init__(self, name: str, path: pathlib.Path, *, queries: int, threads: int) -> None:
     count = str(threads)
     self._process = subprocess.Popen(
-      [sys.executable, __file__, "--serve", name, str(path), "--queries", str(queries)],
+      [sys.executable, __file__, "--serve", name, str(path), "--queries", str(queries), "--threads", count],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
@@ -210,7 +210,7 @@ def main() -> None:
   parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
   flags = parser.parse_args()
   if flags.serve:
-    serve(*flags.serve, queries=flags.queries[0])
+    serve(*flags.serve, queries=flags.queries[0], threads=flags.threads)
     return
   print(f"     rows queries     k  d = {flags.dim}, float32, {flags.threads} threads, best of {flags.rounds}")
   for rows in flags.rows:

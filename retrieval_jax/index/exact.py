@@ -31,15 +31,15 @@ def search_exact(
   Equal passages get equal scores within a search. The last bit of a score may change with chunk_rows, query_rows,
   the devices or the number of queries: a matrix product sums in an order that its shape decides.
 
-  devices: those to use, each for a contiguous part of the corpus. By default all of this process; where these are CPUs, one
-    product for all cores and numpy's scan of it take their place, which is several times faster there.
+  devices: those to use, each for a contiguous part of the corpus. By default all of this process; where these are CPUs,
+    one product on all cores and numpy's scan of it take their place, which is several times faster there.
   chunk_rows, query_rows: by default 50,000 and 256; on CPUs 1,024 .. 8,192 (the more, the fewer queries) and 1,024.
 
   Time: c * q * d multiplications and additions; on CPUs one pass over the scores more, elsewhere one top-k of each chunk.
   Memory on CPUs: chunk_rows * query_rows scores, one chunk, 8 bytes for each of q * k results and about 200 more while
-  those of query_rows queries are merged. Devices, each: query_rows * chunk_rows scores, two
-  chunks, and q * k results; on the host, two chunks per device. The last chunk and the last block of queries are padded
-  there, so that one shape is compiled.
+  those of query_rows queries are merged. Devices, each: query_rows * chunk_rows scores, two chunks, and q * k results;
+  on the host, two chunks per device. The last chunk and the last block of queries are padded there, so that one shape is
+  compiled.
 
   Raises: UserError for an empty corpus, different widths, k < 1, and an embedding that is not finite (with its row).
 

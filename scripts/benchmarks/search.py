@@ -1,10 +1,11 @@
 """Exact search of unit vectors, ours against faiss-cpu's IndexFlatIP, in one run: seconds, and memory by the matrix read.
 
 Each side is a process of its own with the same number of threads; their rounds alternate, after one to warm up, and each
-takes its best. "product" is numpy's matrix product alone, in chunks and without a look at the scores: on an idle machine about
-the least that a float32 search takes (with other work beside it, the threads of numpy's BLAS wait for each other). Both sides read the corpus from one memory-mapped file, faiss into its own
-copy, ours chunk by chunk. Memory is what a process takes above what it had before the corpus: at most at any time
-(pages of the file that are mapped count, though the system may drop them) and what is its own (anonymous).
+takes its best. "product" is numpy's matrix product alone, in chunks and without a look at the scores: on an idle machine
+about the least that a float32 search takes (with other work beside it, the threads of its BLAS wait for each other). All
+read the corpus from one memory-mapped file, faiss into its own copy, ours chunk by chunk. Memory is what a process takes
+above what it had before the corpus: at most at any time (pages of the file that are mapped count, though the system may
+drop them) and what is its own (anonymous).
 Needs `pip install -e '.[ann]'`, and 4 bytes of disk for each number of the largest corpus.
 
   python scripts/benchmarks/search.py

@@ -108,7 +108,8 @@ def explaining_memory(options: StepOptions, batch_size: int) -> Iterator[None]:
       f"a training step does not fit into a device's memory.\n"
       f"  TRAIN_CHUNKS (now {options.chunks}): try {2 * options.chunks}. Each side is encoded in so many pieces: less "
       "activation memory, the same gradient.\n"
-      f"  BATCH_SIZE (now {batch_size}): lower it. This changes the training: fewer negatives.\n"
+      f"  BATCH_SIZE (now {batch_size}): lower it, or HARD_NEGATIVES: each query brings 1 + HARD_NEGATIVES "
+      "passages. This changes the training: fewer negatives.\n"
       "  REMAT_POLICY: 'full' keeps fewer activations of each layer.\n"
       f"JAX said: {error}"
     ) from error

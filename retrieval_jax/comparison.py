@@ -1,6 +1,7 @@
 """Two runs side by side: each metric's difference over the same queries, and whether chance explains it."""
 
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -107,6 +108,12 @@ def measure(run: pathlib.Path, qrels: pathlib.Path, metrics: Sequence[str] = MET
     raise UserError(
       f"{run} has no query that {qrels} judges (the first are {list(found)[:1]} and {list(judged)[:1]}). Ids are taken "
       "as they are: '1' is not '01'."
+    )
+  unanswered = len(judged.keys() - found.keys())
+  if unanswered:
+    print(
+      f"warning: {run} has no result for {unanswered:,} of the {len(judged):,} queries that {qrels} judges; they count 0.",
+      file=sys.stderr,
     )
   rows: dict[str, int] = {}
   depth = max(map(len, found.values()))

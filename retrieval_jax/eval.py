@@ -30,9 +30,7 @@ def evaluate(
   if not evaluators:
     raise UserError("EVALUATORS is empty: name at least one task to evaluate.")
   check_names(evaluators)
-  for evaluator in flat(evaluators):  # all tasks are there, or none is encoded in vain
-    evaluator.source.fingerprint()
-    _ = evaluator.metric_names
+  _check_all_there(evaluators)
   folder = output_dir(model_dir, "MODEL_DIR")
   results: dict[str, Mapping[str, float]] = {}
   for evaluator in evaluators:
@@ -48,6 +46,19 @@ def evaluate(
   for evaluator in evaluators:
     print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
   return results
+
+
+def _check_all_there(evaluators: Evaluators) -> None:
+  """Raises UserError that names every task whose files are missing: all are there, or none is encoded in vain."""
+  problems = []
+  for evaluator in flat(evaluators):
+    _ = evaluator.metric_names
+    try:
+      evaluator.source.fingerprint()
+    except UserError as error:
+      problems.append(f"{evaluator.name}: {error}")
+  if problems:
+    raise UserError("\n".join(problems))
 
 
 if __name__ == "__main__":

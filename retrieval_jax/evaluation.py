@@ -74,11 +74,15 @@ class RetrievalEvaluator(NamedTuple):
   def metric_names(self) -> Sequence[str]:
     """The metrics that are reported.
 
-    Raises: UserError for one that looks deeper than `depth`.
+    Raises: UserError for one that looks deeper than `depth`, and for settings that cannot be.
     """
     names = self.source.info.metrics if self.metrics is None else self.metrics
-    if isinstance(names, str) or not names:
+    strings = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    if not strings or isinstance(names, str) or not names:
       raise UserError(f"METRICS={names!r}: expected a list of names, such as ('ndcg@10', 'recall@100').")
+    for macro, value in (("SEARCH_DEPTH", self.depth), ("RUN_DEPTH", self.run_depth)):
+      if type(value) is not int or value < 1:
+        raise UserError(f"{macro}={value!r}: expected a whole number of at least 1.")
     if deepest_cutoff(names) > self.depth:
       raise UserError(
         f"{self.name}: {', '.join(names)} look deeper than SEARCH_DEPTH={self.depth}: raise it."

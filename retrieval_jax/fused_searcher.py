@@ -22,7 +22,8 @@ class FusedSearcher(NamedTuple):
   """Several searchers as one.
 
   fuse: makes one ranking of theirs, for example `index.fusion.reciprocal_rank_fusion`.
-  depth: results asked of each searcher, k where that is more: a passage on the fifth place of two may win.
+  depth: results asked of each searcher, whatever k: a passage on the fifth place of two may win, and the scores of the
+    others decide how a weighted sum counts it. There are at most depth results of each searcher.
   name: in the folders of results and in run files.
 
   Time and memory: those of every searcher, one after the other, and 24 bytes for each of their results.
@@ -32,7 +33,7 @@ class FusedSearcher(NamedTuple):
 
   searchers: Sequence[Searcher]
   fuse: Fuse = reciprocal_rank_fusion
-  depth: int = 100
+  depth: int = 1000
   name: str = "hybrid"
 
   @property
@@ -54,5 +55,5 @@ class FusedSearcher(NamedTuple):
       raise UserError(f"{self.name}: there is no searcher to fuse.")
     if self.depth < 1:
       raise UserError(f"{self.name}: depth is {self.depth}; it must be at least 1.")
-    depth = min(max(k, self.depth), data.passages.num_rows)
+    depth = min(self.depth, data.passages.num_rows)
     return self.fuse([searcher.search(data, k=depth) for searcher in self.searchers], k=k)

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import errno
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ from retrieval_jax.errors import UserError
 from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir
 
+REFUSED = frozenset((errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 CONFIGS = "retrieval_jax.configs"
 # How texts are written before they are tokenised: the model's, and never another one afterwards.
 TEXT_MACROS = frozenset(("QUERY_PREFIX", "PASSAGE_PREFIX", "PASSAGE_TEMPLATE"))
@@ -58,14 +60,22 @@ def main(program: str, argv: Sequence[str] | None = None) -> None:
     message = str(error).split("\n  In call to configurable")[0]
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
+  except OSError as error:
+    if error.errno not in REFUSED:
+      raise
+    print(
+      f"error: {error.filename}: {error.strerror}. Make room there, correct the rights, or name another folder.",
+      file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def run(program: str, argv: Sequence[str]) -> object:
   """Parses flags and gin files, checks that nothing is missing or left over, and calls the program."""
   flags, bindings = parse_flags(program, argv)
   spec = PROGRAMS[program]
-  if spec.compares and flags.compare:
-    return _compare(flags)
+  if spec.compares and (flags.compare or flags.qrels):
+    return _compare(flags, bindings)
   import gin
 
   search_paths = [*flags.gin_search_paths.split(","), str(configs_dir())]
@@ -136,8 +146,13 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
   return flags, bindings
 
 
-def _compare(flags: argparse.Namespace) -> object:
+def _compare(flags: argparse.Namespace, bindings: Sequence[str]) -> object:
   """Prints the comparison of two runs; needs no model and no gin file."""
+  if not flags.compare:
+    raise UserError("--qrels goes with --compare RUN_A RUN_B: it measures two run files anew.")
+  if flags.gin_file or bindings:
+    given = [*flags.gin_file, *bindings][0]
+    raise UserError(f"--compare reads two results and nothing else; leave {given} out.")
   from retrieval_jax.comparison import compare, comparison_table
 
   found = compare(*flags.compare, qrels=flags.qrels)

@@ -86,7 +86,7 @@ def task_evaluators(
 
   Example: `task_evaluators(["beir_scifact", "msmarco_passage:dl19"], inputs)`.
   """
-  if isinstance(tasks, str) or not tasks:
+  if not isinstance(tasks, list | tuple) or not tasks or not all(isinstance(name, str) for name in tasks):
     raise UserError(
       f"EVAL_TASKS={tasks!r}: expected a list of names, such as ('beir_scifact', 'beir_nfcorpus')."
     )

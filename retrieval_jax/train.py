@@ -32,7 +32,7 @@ from retrieval_jax.retriever import announce
 from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_train_step
-from retrieval_jax.training_evaluation import make_evaluation
+from retrieval_jax.training_evaluation import SECONDS, make_evaluation
 from retrieval_jax.training_log import Stopwatch, TrainingLog
 from retrieval_jax.training_plan import describe_tasks, plan_of
 from retrieval_jax.weights import initial_params
@@ -132,8 +132,10 @@ def train(
           epoch = recipe.batcher.epoch_of(plan, step)
           log.write(done, {**metrics, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
+        evaluates = recipe.evaluates_at(done)
         saves = done % checkpoints.period == 0 or done == total_steps or stop.requested
-        if saves or recipe.evaluates_at(done):
+        saves |= evaluates and checkpoints.best_metric is not None  # the best step may be this one
+        if saves or evaluates:
           with watch.paused():
             metrics = {**metrics, **guard.metrics()}
             scores: Mapping[str, float] = {}
@@ -142,6 +144,7 @@ def train(
                 scores = evaluation(state, done)
                 if scores:
                   log.write(done, scores)
+                  _show(done, scores)
             finally:  # an evaluation that fails costs no training
               if saves:
                 saved.save(done, state, manifest=manifest, metrics=scores or None)
@@ -154,6 +157,13 @@ def train(
   if jax.process_index() == 0:
     print(f"{folder / f'checkpoint_{done}'} is written; python -m retrieval_jax.eval measures it", flush=True)
   return metrics
+
+
+def _show(step: int, scores: Mapping[str, float]) -> None:
+  """Prints what evaluation found at a step, once."""
+  if jax.process_index() == 0:
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != SECONDS)
+    tqdm.write(f"step {step:,}: {shown} ({scores[SECONDS]:.0f} s)", file=sys.stderr)
 
 
 def _batches(recipe: Recipe, plan: Plan, data: RetrievalData, seed: int) -> Callable[[int], Batch]:

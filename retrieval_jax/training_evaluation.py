@@ -11,6 +11,7 @@ from retrieval_jax.recipe import Recipe
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState
 
+SECONDS = "eval_seconds"
 Evaluate = Callable[[TrainState, int], Mapping[str, float]]
 
 
@@ -38,6 +39,6 @@ def make_evaluation(recipe: Recipe, partitioner: Partitioner, folder: pathlib.Pa
       for evaluator in recipe.evaluators:
         for name, results in evaluator.run_all(searcher, model_dir=folder).items():
           scores.update({f"{name}/{metric}": value for metric, value in results.items()})
-    return {**scores, "eval_seconds": time.perf_counter() - start} if scores else {}
+    return {**scores, SECONDS: time.perf_counter() - start} if scores else {}
 
   return evaluate

@@ -73,6 +73,33 @@ def test_run_files_are_measured_anew_and_every_judged_query_counts(tmp_path):
     measure(tmp_path / "a.trec", tmp_path / "other.txt")
 
 
+def test_a_run_that_ends_early_is_said(tmp_path, capsys):
+  (tmp_path / "a.trec").write_text(RUN, encoding="utf-8")
+  (tmp_path / "qrels.txt").write_text(QRELS, encoding="utf-8")
+  measure(tmp_path / "a.trec", tmp_path / "qrels.txt")
+  assert "a.trec has no result for 1 of the 3 queries that" in capsys.readouterr().err
+
+
+def test_what_goes_not_with_a_comparison(tmp_path):
+  with pytest.raises(UserError, match="--qrels goes with --compare"):
+    launch.run("eval", ["--qrels", "x"])
+  with pytest.raises(
+    UserError, match=r"--compare reads two results and nothing else; leave MODEL_DIR = 'x' out"
+  ):
+    launch.run("eval", ["--compare", "a", "b", "--gin.MODEL_DIR=x"])
+
+
+def test_a_file_that_may_not_be_written_is_a_message(monkeypatch, capsys):
+  def refuse(program, argv):
+    raise PermissionError(13, "Permission denied", "/somewhere/x.tsv")
+
+  monkeypatch.setattr(launch, "run", refuse)
+  with pytest.raises(SystemExit) as stopped:
+    launch.main("mine", [])
+  assert stopped.value.code == 2
+  assert "error: /somewhere/x.tsv: Permission denied. Make room there" in capsys.readouterr().err
+
+
 def test_the_program_compares_without_a_model(tmp_path, capsys):
   a, b = write(tmp_path / "a", [0.25] * 8), write(tmp_path / "b", [0.5] * 8)
   launch.run("eval", ["--compare", a, b])

@@ -55,8 +55,8 @@ def test_the_rankings_are_fused():
   np.testing.assert_array_equal(found.rows, [[1, 3, 0, 2]])
 
 
-@pytest.mark.parametrize("k, depth, corpus, asked", [(2, 10, 50, 10), (20, 10, 50, 20), (2, 10, 4, 4)])
-def test_each_searcher_is_asked_for_depth_results_at_least(k, depth, corpus, asked):
+@pytest.mark.parametrize("k, depth, corpus, asked", [(2, 10, 50, 10), (20, 10, 50, 10), (2, 10, 4, 4)])
+def test_each_searcher_is_asked_for_depth_results_whatever_k(k, depth, corpus, asked):
   pair = _pair()
   found = FusedSearcher(pair, depth=depth).search(Data(Passages(corpus)), k=k)
   assert found.rows.shape == (1, k)

@@ -93,9 +93,10 @@ def test_a_group_without_one_of_its_members_is_refused_before_anything_is_search
   def missing():
     raise UserError("forum_b: its files are not there; get them with scripts/download_beir.py")
 
+  register("forum_a", [0, 1], files=missing)
   register("forum_b", [3], files=missing)
   evaluators = task_evaluators.task_evaluators(["forums"], INPUTS)
-  with pytest.raises(UserError, match="forum_b: its files are not there"):
+  with pytest.raises(UserError, match=r"(?s)^forum_a: .*\nforum_b: .*its files are not there"):
     evaluate(InOrder(), evaluators, model_dir=str(tmp_path / "model"))
   assert not pathlib.Path(tmp_path / "model").exists()
 

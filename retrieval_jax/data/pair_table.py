@@ -23,6 +23,7 @@ from retrieval_jax.errors import UserError
 
 FORMAT_VERSION = 4
 MOST_MISSING = 0.01  # beyond this share of dangling judgements the corpus is of another version than they
+COMPARED = 1000  # texts of pairs that are compared with the corpus
 LOG = logging.getLogger(__name__)
 
 
@@ -180,11 +181,16 @@ class RowLookup:
     self._corpus = TextRows(corpus)
     self._folder = folder
     self._ids = TextWriter(folder, "wanted")
+    self._texts: list[tuple[int, str]] = []  # some that pairs carry themselves, by the number of the `add`
+    self._count = 0
 
   def add(self, id: str, text: str, title: str) -> None:
     """Notes a wanted id; text and title are the corpus's own."""
-    del text, title
+    del title
     self._ids.add(id)
+    if text and len(self._texts) < COMPARED:
+      self._texts.append((self._count, text))
+    self._count += 1
 
   def finish(self, where: str) -> Int[np.ndarray, "e"]:
     """Returns the corpus row of each `add`; -1 - m for the missing passage m, numbered from 0. Says how many miss.
@@ -196,12 +202,24 @@ class RowLookup:
     missing = np.flatnonzero(rows < 0)
     if missing.size:
       _warn_of_missing(where, len(rows), missing.size, [self._ids.read(int(i)) for i in missing[:3]])
+    self._warn_of_other_texts(where, rows)
     _, numbers = np.unique(hashes[missing], return_inverse=True)
     rows[missing] = -1 - numbers
     self._ids.close(np.zeros(0, np.int64))
     for path in self._folder.glob("wanted.*"):
       path.unlink()
     return rows
+
+  def _warn_of_other_texts(self, where: str, rows: Int[np.ndarray, "e"]) -> None:
+    """Warns if pairs carry other texts than the corpus has under their passages' ids: it is of another version."""
+    known = [(i, text) for i, text in self._texts if rows[i] >= 0]
+    differing = [i for i, text in known if self._corpus.bodies[int(rows[i])].strip() != text.strip()]
+    if differing:
+      LOG.warning(
+        "%s: %d of %d pairs have another text than the corpus has under the same passage id (the first is %r). The "
+        "corpus's is taken; check that both files are of one version.",
+        *(where, len(differing), len(known), self._ids.read(differing[0])),
+      )
 
 
 def _warn_of_missing(where: str, total: int, missing: int, first: Sequence[str]) -> None:

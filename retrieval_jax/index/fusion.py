@@ -128,6 +128,11 @@ def _check(rankings: Sequence[Ranking], k: int) -> None:
 
 def _weights(name: str, rankings: Sequence[Ranking], weights: Sequence[float] | None) -> Sequence[float]:
   weights = [1.0] * len(rankings) if weights is None else weights
+  numbers = isinstance(weights, Sequence) and all(isinstance(weight, int | float) for weight in weights)
+  if not numbers or isinstance(weights, str) or not any(weights):
+    raise UserError(
+      f"{name}: the weights are {weights!r}; expected a list of numbers, not all 0, such as [0.5, 0.5]."
+    )
   if len(weights) != len(rankings):
     raise UserError(
       f"{name}: there are {len(weights)} weights for {len(rankings)} rankings; expected one each."

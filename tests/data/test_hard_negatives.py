@@ -113,3 +113,15 @@ def test_a_report_can_name_what_was_read(inputs: TextInputs, tmp_path: pathlib.P
   source = ListSource({"train": [features.pair("1", "a", "p", "red")]}, paths=[path])
   files = load(source, inputs, cache=tmp_path).files
   assert files == {str(path): {"bytes": 3, "md5": "900150983cd24fb0d6963f7d28e17f72"}}
+
+
+def test_a_pair_with_another_text_than_the_corpus_is_warned_about(
+  inputs: TextInputs, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+  pairs = [features.pair("1", "a", "p", "red "), features.pair("2", "b", "q", "another")]
+  with caplog.at_level(logging.WARNING):
+    load(ListSource({"train": pairs, "corpus": CORPUS}), inputs, cache=tmp_path)
+  assert (
+    "1 of 2 pairs have another text than the corpus has under the same passage id (the first is 'q')"
+    in caplog.text
+  )

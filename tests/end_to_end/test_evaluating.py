@@ -16,7 +16,7 @@ def log_of(folder: pathlib.Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def trained(tiny, tmp_path_factory):
-  """MODEL_DIR after four steps, evaluated every two on a sample and at the end."""
+  """MODEL_DIR after six steps, evaluated every two on a sample."""
   import gin
 
   from retrieval_jax import launch as launcher
@@ -34,7 +34,8 @@ def trained(tiny, tmp_path_factory):
       "--gin.SAMPLE_QUERIES=5",
       "--gin.METRICS=('mrr@10', 'success@3')",
       "--gin.BEST_METRIC=test_sample/mrr@10",
-      "--gin.TRAIN_STEPS=4",
+      "--gin.TRAIN_STEPS=6",
+      "--gin.KEEP_CHECKPOINTS=1",
       f"--gin.MODEL_DIR={folder}",
     ],
   )
@@ -44,14 +45,22 @@ def trained(tiny, tmp_path_factory):
 
 def test_evaluation_runs_between_checkpoints_on_the_sample(trained):
   evaluated = {record["step"]: record for record in log_of(trained) if "eval_loss" in record}
-  assert list(evaluated) == [2, 4]
+  assert list(evaluated) == [2, 4, 6]
   for step, record in evaluated.items():
     assert {"test_sample/mrr@10", "test_sample/success@3", "eval_seconds"} <= record.keys()
     metrics = json.loads((trained / "eval" / "test_sample" / f"step_{step}" / "metrics.json").read_text())
     assert metrics["queries"] == 5
     assert metrics["corpus_size"] == 16
     assert metrics["mrr@10"] == record["test_sample/mrr@10"]
-  assert [path.name for path in trained.glob("checkpoint_*")] == ["checkpoint_4"]
+
+
+def test_the_best_step_is_kept_also_where_no_checkpoint_is_due(trained):
+  scores = {
+    record["step"]: record["test_sample/mrr@10"] for record in log_of(trained) if "eval_loss" in record
+  }
+  kept = {int(path.name.removeprefix("checkpoint_")) for path in trained.glob("checkpoint_*")}
+  assert 6 in kept
+  assert max(scores[step] for step in kept) == max(scores.values())
 
 
 def test_the_held_out_loss_is_that_of_chance_before_anything_is_learned(trained):
@@ -91,6 +100,8 @@ def test_tasks_by_name_share_the_encoder_and_the_table(trained, launch, capsys, 
 @pytest.mark.parametrize(
   "flag, message",
   [
+    ("--gin.RUN_DEPTH=-3", "RUN_DEPTH=-3: expected a whole number of at least 1"),
+    ("--gin.METRICS=(1,)", r"METRICS=\(1,\): expected a list of names"),
     ("--gin.EVAL_PERIOD=0", "EVAL_PERIOD=0: expected a whole number of at least 1"),
     ("--gin.METRICS=('mmr',)", "Unknown metric 'mmr'; did you mean 'mrr'"),
     ("--gin.METRICS=('recall@2000',)", "recall@2000 look deeper than SEARCH_DEPTH=1000"),
@@ -123,5 +134,5 @@ def test_an_approximate_search_does_not_overwrite_the_exact_one(trained, launch,
   flags = ("--gin_file=indexes/faiss_flat.gin", "--gin.METRICS=('mrr',)", f"--gin.MODEL_DIR={trained}")
   exact = launch("eval", *data, *flags[1:])
   approximate = launch("eval", *data, *flags)
-  assert {path.name for path in (trained / "eval" / "test").iterdir()} == {"step_4", "faiss_flat_step_4"}
+  assert {path.name for path in (trained / "eval" / "test").iterdir()} == {"step_6", "faiss_flat_step_6"}
   assert approximate["test"]["mrr"] == pytest.approx(exact["test"]["mrr"])

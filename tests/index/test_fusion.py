@@ -136,6 +136,13 @@ def test_rankings_and_numbers_that_cannot_be(fuse):
       fuse([one], k=1, weights=[weight])
 
 
+@pytest.mark.parametrize("weights", [0.5, "ab", [None, 1], {"a": 1}, [0, 0]])
+def test_weights_that_are_no_numbers(weights):
+  ranking = Ranking(np.array([[0]]), np.array([[1.0]], np.float32))
+  with pytest.raises(UserError, match="expected a list of numbers, not all 0"):
+    reciprocal_rank_fusion([ranking, ranking], k=1, weights=weights)
+
+
 def test_a_constant_below_0():
   with pytest.raises(UserError, match="constant is -1"):
     reciprocal_rank_fusion([_ranking([[0]])], k=1, constant=-1)

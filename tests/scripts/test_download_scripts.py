@@ -131,7 +131,8 @@ def test_an_output_that_cannot_be(
 def test_an_interrupted_download_says_how_to_go_on(server: FileServer, tmp_path: pathlib.Path):
   server.faults = [("stall", 10)]
   script = f"""
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
     sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]
     from test_download_scripts import SETS, run
     sys.exit(run(SETS, doc="", argv=["--names", "toy", "--output", {str(tmp_path)!r}, "--base_url", {server.url!r}]))

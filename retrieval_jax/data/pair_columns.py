@@ -31,7 +31,8 @@ class Layout(NamedTuple):
 def check_columns(columns: Columns | None, where: str) -> Mapping[str, tuple[str, ...]]:
   """Returns our names and those that a user gave for them.
 
-  Raises: UserError for a name that is not ours, and for one that stands for several columns and may not.
+  Raises: UserError for a name that is not ours, for one that stands for several columns and may not, and for a column
+  that is neither a name nor a number.
   """
   if not isinstance(columns, Mapping | None):
     raise UserError(
@@ -42,12 +43,16 @@ def check_columns(columns: Columns | None, where: str) -> Mapping[str, tuple[str
   for name, theirs in (columns or {}).items():
     if name not in NAMES:
       raise UserError(
-        f"{where}: COLUMNS names {name!r}{nearest(name, NAMES)}. It maps our names ({', '.join(NAMES)}) to those of your "
+        f"{where}: COLUMNS names {name!r}{nearest(name, NAMES) or '.'} It maps our names ({', '.join(NAMES)}) to those of your "
         'file, such as {"query": "question"}.'
       )
-    values = (theirs,) if isinstance(theirs, str | int) else tuple(theirs)
-    if not values or (len(values) > 1 and name not in LISTS):
-      raise UserError(f"{where}: COLUMNS maps {name!r} to {theirs!r}; expected the name of one column.")
+    values = tuple(theirs) if isinstance(theirs, list | tuple) else (theirs,)
+    usable = all(isinstance(value, str | int) and not isinstance(value, bool) for value in values)
+    if not values or not usable or (len(values) > 1 and name not in LISTS):
+      raise UserError(
+        f"{where}: COLUMNS maps {name!r} to {theirs!r}; expected the name of one column or its number"
+        f"{', or a list of them' if name in LISTS else ''}."
+      )
     found[name] = tuple(str(value) for value in values)
   return found
 
@@ -60,7 +65,8 @@ def layout(
   A name that the user gave no column for is that of its column. Negatives may stand in negative, negative_1,
   negative_2, ..., their ids likewise. Where the user named columns, others are left alone; else every column is ours.
 
-  Raises: UserError, beginning with `where`, if a column is unknown or comes twice, or query or passage has none.
+  Raises: UserError, beginning with `where`, if a column is unknown, comes twice or is two texts of an example, or if
+  query or passage has none.
   """
   found = {name: given.get(name) or _own(name, present) for name in NAMES}
   if len(set(present)) != len(present):
@@ -68,7 +74,7 @@ def layout(
   unknown = sorted(set(present) - {column for names in found.values() for column in names})
   if unknown and not given:
     raise UserError(
-      f"{where}: the column {unknown[0]!r} is not known{nearest(unknown[0], NAMES)}. The header {list(present)} must name "
+      f"{where}: the column {unknown[0]!r} is not known{nearest(unknown[0], NAMES) or '.'} The header {list(present)} must name "
       f"each of {', '.join(NAMES)} at most once; or say in COLUMNS which of your columns to read, such as "
       f'{{"query": "question"}}: then others are left alone.'
     )
@@ -77,6 +83,7 @@ def layout(
       f"{where}: the columns {list(present)} lack query or passage. Say in COLUMNS what yours are called, such as "
       '{"query": "question", "passage": "answer"}; with CORPUS_PATH passage_id does for passage.'
     )
+  _check_texts_differ(found, where)
   if found["negative_id"] and not found["negative"] and not with_corpus:
     raise UserError(f"{where}: negative_id without negative needs a file of passages: CORPUS_PATH.")
   if found["negative"] and found["negative_id"] and len(found["negative"]) != len(found["negative_id"]):
@@ -86,6 +93,17 @@ def layout(
     )
   single = {name: next(iter(names), None) for name, names in found.items() if name not in LISTS}
   return Layout(**(single | {name: found[name] for name in LISTS}))  # pyright: ignore[reportArgumentType]
+
+
+def _check_texts_differ(found: Mapping[str, Sequence[str]], where: str) -> None:
+  roles: dict[str, str] = {}
+  for name in ("query", "passage", "negative"):
+    for column in found[name]:
+      if roles.setdefault(column, name) != name:
+        raise UserError(
+          f"{where}: the column {column!r} is read as {roles[column]} and as {name}; expected a column of its own for "
+          "each. Correct COLUMNS."
+        )
 
 
 def _own(name: str, present: Sequence[str]) -> tuple[str, ...]:

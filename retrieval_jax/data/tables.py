@@ -1,6 +1,7 @@
 """Readers of users' own tables of pairs and triples, TSV or JSON lines, and of files of passages to search."""
 
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from retrieval_jax.data.row_ids import consistent_passages
 from retrieval_jax.errors import UserError
 
 IDS, TEXTS = ("passage_id", "id", "_id"), ("passage", "text")  # what files of passages call them
+# What headers of other programs call their columns: a first line of nothing else is hardly a pair or a passage.
+HEADER_WORD = re.compile(
+  "(q|p|doc|doc_)?id|query|questions?|answers?|passage|texts?|contents?|documents?|sentence|title|body|label|score|input|"
+  "target|anchor|positive|negative|url"
+)
 JSON = (".jsonl", ".json", ".ndjson")
 
 
@@ -95,7 +101,17 @@ def _is_header(values: Sequence[str], line: Line, with_corpus: bool) -> bool:
       f"{line.where}: the first line {list(values)} looks like a header but is none. Column names: {', '.join(NAMES)}, in "
       "lower case without spaces, at least query and passage. If it is a pair, put the line query<TAB>passage above it."
     )
+  if _header_words(values):
+    raise UserError(
+      f"{line.where}: the first line {list(values)} looks like a header whose names are not ours. Say which column is what, "
+      'such as COLUMNS = {"query": "question", "passage": "answer"}. If it is a pair, put the line query<TAB>passage '
+      "above it."
+    )
   return False
+
+
+def _header_words(values: Sequence[str]) -> bool:
+  return all(HEADER_WORD.fullmatch(value.strip().lower()) for value in values)
 
 
 def read_jsonl_pairs(
@@ -170,6 +186,12 @@ def _tsv_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
       if set(TEXTS) & set(values) and (len(values) == 1 or set(IDS) & set(values)):
         header = values
         continue
+      if _header_words(values):
+        raise UserError(
+          f"{line.where}: the first line {values} looks like a header whose names are not ours: one of {', '.join(IDS)}, "
+          f"one of {', '.join(TEXTS)}, and perhaps title. Rename its columns. If it is a passage, put the line "
+          f"{'<TAB>'.join(header) or 'id<TAB>text'} above it."
+        )
     if len(values) != len(header):
       raise UserError(
         f"{line.where}: {len(values)} columns, expected {len(header) or '1 to 3'} ({', '.join(header) or 'id, text, title'}"

@@ -59,6 +59,16 @@ def test_tsv_columns_with_names_of_their_own(tmp_path: pathlib.Path):
   assert list(read_tsv_pairs(path, columns)) == [first, second]
 
 
+def test_first_lines_that_are_data(tmp_path: pathlib.Path):
+  assert len(list(read_tsv_pairs(write(tmp_path / "x.tsv", "question\tJAX")))) == 1
+  assert len(list(read_tsv_pairs(write(tmp_path / "x.tsv", "query\tpassage", "question\tanswer")))) == 1
+  assert (
+    len(list(read_tsv_pairs(write(tmp_path / "x.tsv", "question\tanswer"), {"query": 1, "passage": 2}))) == 1
+  )
+  assert len(list(read_passages(write(tmp_path / "x.tsv", "id\ttext", "docid\tcontents")))) == 1
+  assert len(list(read_passages(write(tmp_path / "x.tsv", "7\tcontents")))) == 1
+
+
 def test_tsv_columns_by_number_where_there_is_no_header(tmp_path: pathlib.Path):
   path = write(tmp_path / "x.tsv", "query\tpassage\tnegative")
   columns = {"query": 1, "passage": 2, "negative": 3}
@@ -93,6 +103,11 @@ def test_tsv_negatives_by_their_usual_names(tmp_path: pathlib.Path):
     (["query\tanswer"], r"x\.tsv:1: .*'answer'.* Column names: query, passage"),
     (["query\tpassage\tscore"], r"x\.tsv:1: .*'score' is not known.* must name each of query, passage, "),
     (["query\tpassage\tpasage_id"], r"x\.tsv:1: .*'pasage_id' is not known; did you mean 'passage_id'"),
+    (
+      ["question\tAnswer "],
+      r"x\.tsv:1: the first line \['question', 'Answer '\].*COLUMNS = {.*put the line query<TAB>",
+    ),
+    (["docid\tquestion\tscore"], r"x\.tsv:1: the first line .* looks like a header whose names are not ours"),
     (["query\tpassage\tpassage"], r"x\.tsv:1: the header .* at most once"),
     (["query\tpassage\tnegative_id"], r"x\.tsv:1: negative_id without negative needs .* CORPUS_PATH"),
     (["query\tpassage\tnegative\tnegative_id", "q\tp\tn\t"], r"x\.tsv:2: 1 negatives and 0 ids"),
@@ -116,6 +131,16 @@ def test_tsv_mistakes_name_file_and_line(tmp_path: pathlib.Path, lines: list[str
     ({"query": 0, "passage": 1}, r"their numbers from 1"),
     ({"query": "q", "passage": "text"}, r"x\.tsv:1: COLUMNS names the column 'text', but .*\['q', 'p'\]"),
     ({"query": 1, "passage": 3}, r"x\.tsv:1: COLUMNS names the column '3', but the columns are \['1', '2'\]"),
+    ({"query": 1.5, "passage": 2}, r"COLUMNS maps 'query' to 1\.5; expected the name of one column"),
+    ({"query": None, "passage": 2}, r"COLUMNS maps 'query' to None; expected the name of one column"),
+    (
+      {"query": 1, "passage": 2, "negative": [3, None]},
+      r"COLUMNS maps 'negative' to \[3, None\]; expected the",
+    ),
+    ({"query": True, "passage": 2}, r"COLUMNS maps 'query' to True; expected the name of one column"),
+    ({"query": 1, "passage": 1}, r"x\.tsv:1: the column '1' is read as query and as passage; expected"),
+    ({"query": "q", "passage": "q"}, r"x\.tsv:1: the column 'q' is read as query and as passage; expected"),
+    ({"query": 1, "passage": 2, "negative": 2}, r"the column '2' is read as passage and as negative"),
     ({"title": "q"}, r"x\.tsv:1: the columns \['q', 'p'\] lack query or passage"),
   ],
 )
@@ -216,6 +241,17 @@ def test_passages(tmp_path: pathlib.Path):
   "name, lines, message",
   [
     ("x.tsv", ["1\ta", "2\tb\tc"], r"x\.tsv:2: 3 columns, expected 2 \(id, text\)"),
+    (
+      "x.tsv",
+      ["docid\tcontents"],
+      r"x\.tsv:1: the first line .*looks like a header whose .*put the line id<TAB>text",
+    ),
+    ("x.tsv", ["Text"], r"x\.tsv:1: the first line \['Text'\] looks like .*put the line text above it"),
+    (
+      "x.tsv",
+      ["pid\ttext\ttitle"],
+      r"x\.tsv:1: the first line .*put the line id<TAB>text<TAB>title above it",
+    ),
     ("x.tsv", ["1\ta\tb\tc"], r"x\.tsv:1: 4 columns, expected 1 to 3"),
     ("x.tsv", ["1\ta", "1\tb"], r"x\.tsv:2: the id '1' comes with another text here than at .*x\.tsv:1"),
     (

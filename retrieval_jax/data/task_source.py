@@ -151,7 +151,7 @@ class TaskSource(NamedTuple):
     known = sorted({*seqio_names, *features.registered()})
     return UserError(
       f"no seqio Task is called {self.task!r}{nearest(self.task, known)} (known: {', '.join(known)}). A Task of your "
-      "own needs the name of the Python module that registers it: TaskSource.module = 'my_package.my_tasks'."
+      "own needs the name of the Python module that registers it: TASK_MODULE = 'my_package.my_tasks'."
     )
 
 
@@ -167,6 +167,8 @@ def import_tasks(module: str | None = None) -> None:
     try:
       importlib.import_module(module)
     except ModuleNotFoundError as error:
-      raise UserError(
-        f"the task module {module!r} cannot be imported: {error}. Put its folder on PYTHONPATH, or correct the name."
-      ) from error
+      hint = "Put its folder on PYTHONPATH, or correct the name."
+      if module.endswith(".py"):
+        name = module.removesuffix(".py").replace("/", ".")
+        hint = f'A module is named without ".py": TASK_MODULE = {name!r}.'
+      raise UserError(f"the task module {module!r} cannot be imported: {error}. {hint}") from error

@@ -80,6 +80,11 @@ def test_fingerprint_of_a_users_task(user_module: str):
       "has the features inputs; a retrieval Task needs inputs and targets",
     ),
     (TaskSource("user_tokens"), "the feature 'targets' holds int32 of 1 axes, and there is neither text in"),
+    (
+      TaskSource("x", module="mytasks.py"),
+      r"'mytasks.py' cannot be .* without \"\.py\": TASK_MODULE = 'mytasks'\.",
+    ),
+    (TaskSource("x", module="lib/mytasks.py"), r"without \"\.py\": TASK_MODULE = 'lib\.mytasks'\."),
     (TaskSource("x", module="no_such_module"), "'no_such_module' cannot be imported: No module named"),
   ],
 )

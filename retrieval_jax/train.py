@@ -218,7 +218,10 @@ def _describe(
   announce(recipe.inputs)
   batch = recipe.batcher.batch_size
   platform = jax.devices()[0].platform
+  filled = int((recipe.batcher.rows(plan, 0) >= 0).sum())
+  few = f"the first batch has {filled} examples, the rest of its {batch} places is padding: lower BATCH_SIZE"
   details = [
+    *([few] if filled < batch else []),
     *describe_tasks(data),
     *recipe.negatives.describe(data, batch),
     *recipe.step.describe(batch, partitioner.data_size),

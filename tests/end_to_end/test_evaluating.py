@@ -97,6 +97,18 @@ def test_tasks_by_name_share_the_encoder_and_the_table(trained, launch, capsys, 
   assert "shelf_b" in table
 
 
+def test_a_batch_that_the_data_cannot_fill_is_said(launch, tiny, tmp_path, capsys):
+  launch(
+    "train",
+    *tiny,
+    "--gin.BATCH_SIZE=128",
+    "--gin.DRY_RUN=True",
+    "--gin.TRAIN_STEPS=1",
+    f"--gin.MODEL_DIR={tmp_path}",
+  )
+  assert "the first batch has 64 examples, the rest of its 128 places is padding" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
   "flag, message",
   [

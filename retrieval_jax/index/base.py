@@ -83,7 +83,7 @@ def check_finite(name: str, embeddings: Float[np.ndarray, "r d"], first_row: int
     if not np.isfinite(embeddings[row]).all():
       raise UserError(
         f"The embedding of {name} {first_row + row} is not finite. The model that made it has diverged, or its "
-        "file is damaged: look at the training loss, or encode again."
+        "file is damaged: look at the training loss, or delete its folder of embeddings and encode again."
       )
 
 

@@ -18,7 +18,7 @@ def plan_of(recipe: Recipe, data: RetrievalData, seed: int) -> Plan:
   for task in data.tasks:
     if not task.in_batch_negatives and not recipe.negatives.per_query:
       raise UserError(
-        f"in_batch_negatives of {task.name} is False, which leaves its queries their own hard negatives alone, and "
+        f"TASK_IN_BATCH_NEGATIVES of {task.name} is False, which leaves its queries their own hard negatives alone, and "
         "HARD_NEGATIVES is 0. Set --gin.HARD_NEGATIVES to how many of them a batch is to have for each query."
       )
   groups = [Group(task.name, task.num_examples, task.rate) for task in data.tasks]

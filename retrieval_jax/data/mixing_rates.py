@@ -28,18 +28,28 @@ class ByCount(NamedTuple):
   temperature: float = 1.0
   limit: int | None = None
 
+  def check(self) -> None:
+    """Raises UserError for a temperature or limit that is not a number above 0."""
+    if not _is_number(self.temperature) or not 0 < self.temperature < math.inf:
+      raise UserError(
+        f"MIXTURE_TEMPERATURE={self.temperature!r}: expected a number above 0; 1 keeps proportions."
+      )
+    if self.limit is not None and not (_is_number(self.limit) and self.limit > 0):
+      raise UserError(
+        f"MIXTURE_LIMIT={self.limit!r}: expected a number of examples above 0, or None for no limit."
+      )
+
   def rate(self, count: int) -> float:
     """Returns the rate of a task with so many examples.
 
-    Raises: UserError for a temperature or limit that is not above 0.
+    Raises: UserError as `check`.
     """
-    if not 0 < self.temperature < math.inf:
-      raise UserError(
-        f"mixture: temperature is {self.temperature}; expected a number above 0, 1 keeps proportions."
-      )
-    if self.limit is not None and not self.limit > 0:
-      raise UserError(f"mixture: limit is {self.limit}; expected a number of examples above 0, or None.")
+    self.check()
     return float(count if self.limit is None else min(count, self.limit)) ** (1 / self.temperature)
+
+
+def _is_number(value: object) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Counted:
@@ -72,6 +82,15 @@ def registered_mixture(name: str) -> "Rates | seqio.Mixture | None":
   return seqio.MixtureRegistry.get(name) if name in seqio.MixtureRegistry.names() else None
 
 
+def mixture_names() -> list[str]:
+  """Returns the names of the mixtures that are registered, here or with seqio, sorted."""
+  if "seqio" not in sys.modules:
+    return sorted(features.registered_mixtures())
+  import seqio
+
+  return sorted({*features.registered_mixtures(), *seqio.MixtureRegistry.names()})
+
+
 def task_names(mixture: "Rates | seqio.Mixture") -> list[str]:
   """Returns the names of the tasks in a mixture and in the mixtures that it holds, sorted."""
   if isinstance(mixture, Mapping):
@@ -89,7 +108,7 @@ def rates(mixture: "Rates | seqio.Mixture", counts: Mapping[str, int], by_count:
   else:
     found = _seqio_rates(mixture, counts)
   for name, rate in found.items():
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+    if not _is_number(rate) or not 0 < rate < math.inf:
       raise UserError(
         f"mixture: the rate of {name} is {rate!r}; expected a number above 0, or None: by its number of examples."
       )

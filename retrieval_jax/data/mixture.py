@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.joined_data import joined
-from retrieval_jax.data.mixing_rates import ByCount, Rates, rates, registered_mixture, task_names
+from retrieval_jax.data.mixing_rates import (
+  ByCount,
+  Rates,
+  mixture_names,
+  rates,
+  registered_mixture,
+  task_names,
+)
 from retrieval_jax.data.task_part import TaskPart
 from retrieval_jax.data.task_source import Source, TaskSource, import_tasks
 from retrieval_jax.data.text_inputs import TextInputs
@@ -15,6 +22,28 @@ from retrieval_jax.errors import UserError, nearest
 
 if TYPE_CHECKING:
   import seqio
+
+
+class _Setting(NamedTuple):
+  """A field of MixtureSource that holds something for some of its tasks."""
+
+  field: str
+  macro: str  # what a user sets
+  kinds: tuple[type, ...]
+  example: str
+
+
+_SETTINGS = (
+  _Setting(
+    "sources",
+    "TASK_SOURCES",
+    (Source,),
+    "{'a': @a/file_sources.TsvPairs()} in a gin file, with the line a/file_sources.TsvPairs.path = 'train.tsv'",
+  ),
+  _Setting("in_batch_negatives", "TASK_IN_BATCH_NEGATIVES", (bool,), "{'a': False}"),
+  _Setting("teacher_scores", "TASK_TEACHER_SCORES", (str, pathlib.Path), "{'a': 'scores.tsv'}"),
+  _Setting("hard_negatives", "TASK_HARD_NEGATIVES", (str, pathlib.Path), "{'a': 'negatives.tsv'}"),
+)
 
 
 class MixtureSource(NamedTuple):
@@ -81,11 +110,14 @@ def load(
     return dataset.load(
       source, inputs, teacher_scores=teacher_scores, hard_negatives=hard_negatives, cache=cache
     )
+  by_count = ByCount(mixture.temperature, mixture.limit)
+  by_count.check()
+  _check_kinds(mixture)
   for what, path in (("TEACHER_SCORES_PATH", teacher_scores), ("HARD_NEGATIVES_PATH", hard_negatives)):
     if path is not None:
       raise UserError(
         f"{what}={path!r} with the mixture {mixture.name}: ids are unique in one task only. Name each task's file: "
-        f"mixture.MixtureSource.{what.removesuffix('_PATH').lower()} = {{'a task': 'its file'}}."
+        f"TASK_{what.removesuffix('_PATH')} = {{'a task': 'its file'}} (data/mixture.gin)."
       )
   declared = _declared(mixture)
   names = task_names(declared)
@@ -101,7 +133,7 @@ def load(
     for name in names
   }
   counts = {name: part.num_examples for name, part in parts.items()}
-  of_tasks = rates(declared, counts, ByCount(mixture.temperature, mixture.limit))
+  of_tasks = rates(declared, counts, by_count)
   tasks = [
     TaskPart(name, counts[name], of_tasks[name], mixture.in_batch_negatives.get(name, True)) for name in names
   ]
@@ -132,10 +164,29 @@ def _declared(mixture: MixtureSource) -> "Rates | seqio.Mixture":
   found = registered_mixture(tasks)
   if found is None:
     raise UserError(
-      f"no mixture is called {tasks!r}. Give {{name: rate}} of tasks, or the name of the Python module that registers "
-      "the mixture: MixtureSource.module = 'my_package.my_tasks'."
+      f"no mixture is called {tasks!r}{nearest(tasks, mixture_names()) or '.'} Set TASKS to {{name: rate}} of tasks, or name "
+      "the Python module that registers the mixture: TASK_MODULE = 'my_package.my_tasks'."
     )
   return found
+
+
+def _check_kinds(mixture: MixtureSource) -> None:
+  """Raises UserError for a setting of another kind than it must be, whatever its tasks are called."""
+  tasks = mixture.tasks
+  if not isinstance(tasks, Mapping | list | tuple | str) or not all(isinstance(task, str) for task in tasks):
+    raise UserError(
+      f"TASKS={tasks!r}: expected {{'a': 1.0, 'b': 3.0}}, the rates of tasks by their names, with None for a rate by number "
+      "of examples; or a list of tasks, or the name of a mixture."
+    )
+  for setting in _SETTINGS:
+    by_task = getattr(mixture, setting.field)
+    if not isinstance(by_task, Mapping):
+      raise UserError(
+        f"{setting.macro}={by_task!r}: expected a dict by the names of tasks, such as {setting.example}."
+      )
+    for name, value in by_task.items():
+      if isinstance(value, type) or not isinstance(value, setting.kinds):
+        raise UserError(f"{setting.macro} of {name} is {value!r}; expected it as in {setting.example}.")
 
 
 def _check_names(mixture: MixtureSource, names: Sequence[str]) -> None:
@@ -144,12 +195,12 @@ def _check_names(mixture: MixtureSource, names: Sequence[str]) -> None:
     raise UserError(
       "a mixture of no tasks: set TASKS to {name: rate}, with None for a rate by number of examples."
     )
-  for field in ("sources", "in_batch_negatives", "teacher_scores", "hard_negatives"):
-    for name in getattr(mixture, field):
+  for setting in _SETTINGS:
+    for name in getattr(mixture, setting.field):
       if name not in names:
         raise UserError(
-          f"MixtureSource.{field} names {name!r}{nearest(name, names)}, which is no task of the mixture: "
-          f"{', '.join(names)}."
+          f"{setting.macro} names {name!r}, which is no task of the mixture: {', '.join(names)}"
+          f"{nearest(name, names) or '.'}"
         )
 
 
@@ -157,6 +208,6 @@ def _check_negatives(tasks: Sequence[TaskPart], parts: Mapping[str, RetrievalDat
   for task in tasks:
     if not task.in_batch_negatives and parts[task.name].negatives is None:
       raise UserError(
-        f"in_batch_negatives of {task.name} is False, which leaves its queries their own hard negatives alone, and the "
-        "task has none. Give them in its examples or in MixtureSource.hard_negatives."
+        f"TASK_IN_BATCH_NEGATIVES of {task.name} is False, which leaves its queries their own hard negatives alone, and the "
+        "task has none. Give them in its examples or in TASK_HARD_NEGATIVES."
       )

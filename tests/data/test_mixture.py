@@ -103,6 +103,23 @@ def test_rates_by_number_of_examples():
       by_count.rate(1)
 
 
+@pytest.mark.parametrize(
+  "of_counts, message",
+  [
+    ({"temperature": 0}, r"MIXTURE_TEMPERATURE=0: expected a number above 0"),
+    ({"temperature": -1.0}, r"MIXTURE_TEMPERATURE=-1\.0: expected a number above 0"),
+    ({"temperature": "2"}, r"MIXTURE_TEMPERATURE='2': expected a number above 0"),
+    ({"limit": -1}, r"MIXTURE_LIMIT=-1: expected a number of examples above 0, or None"),
+    ({"limit": "9"}, r"MIXTURE_LIMIT='9': expected a number of examples above 0, or None"),
+  ],
+)
+def test_temperature_and_limit_are_checked_with_given_rates_too(
+  of_counts, message, inputs: TextInputs, tmp_path: pathlib.Path
+):
+  with pytest.raises(UserError, match=message):
+    mixture.load(BOTH._replace(**of_counts), inputs, cache=tmp_path)
+
+
 def test_rates_given_and_by_count(inputs: TextInputs, tmp_path: pathlib.Path):
   some = BOTH._replace(tasks={"letters": None, "colours": 9.0}, temperature=0.5)
   data = mixture.load(some, inputs, cache=tmp_path)
@@ -123,7 +140,9 @@ def test_a_task_without_in_batch_negatives(inputs: TextInputs, tmp_path: pathlib
   data = mixture.load(switched, inputs, cache=tmp_path)
   batch = make_batch(data, np.array([1, 2, -1, 4, 0]), seed=0, epoch=0)
   assert batch.in_batch.tolist() == [False, True, True, True, False]
-  with pytest.raises(UserError, match=r"in_batch_negatives of letters is False.*the task has none"):
+  with pytest.raises(
+    UserError, match=r"TASK_IN_BATCH_NEGATIVES of letters is False.*the task has none.*TASK_HARD_NEG"
+  ):
     mixture.load(BOTH._replace(in_batch_negatives={"letters": False}), inputs, cache=tmp_path)
 
 
@@ -134,7 +153,10 @@ def test_teacher_scores_of_one_task(inputs: TextInputs, tmp_path: pathlib.Path):
   batch = make_batch(data, np.array([0, 2, 3]), seed=0, epoch=0)
   none = -np.inf
   assert batch.teacher_scores.tolist() == [[none] * 3, [none] * 3, [none, 2.5, 1.5]]
-  with pytest.raises(UserError, match=r"TEACHER_SCORES_PATH='s\.tsv' with the mixture colours\+letters"):
+  with pytest.raises(
+    UserError,
+    match=r"TEACHER_SCORES_PATH='s\.tsv' with the mixture colours\+letters.* TASK_TEACHER_SCORES = {",
+  ):
     mixture.load(BOTH, inputs, teacher_scores="s.tsv", cache=tmp_path)
 
 
@@ -172,6 +194,13 @@ def test_a_registered_mixture(registry, inputs: TextInputs, tmp_path: pathlib.Pa
     load_task(TaskSource("mixed"), inputs, cache=tmp_path)
   with pytest.raises(UserError, match=r"the mixture 'other' names 'mixed_c'; expected.*registered before"):
     features.register_mixture("other", {"mixed_a": 1.0, "mixed_c": 1.0})
+
+
+def test_a_misspelt_mixture(registry, inputs: TextInputs, tmp_path: pathlib.Path):
+  _register("mixed_a", 4)
+  features.register_mixture("my_mix", {"mixed_a": 2.0})
+  with pytest.raises(UserError, match=r"no mixture is called 'my_mxi'; did you mean 'my_mix'\? Set TASKS"):
+    mixture.load(MixtureSource("my_mxi"), inputs, cache=tmp_path)
 
 
 def test_seqio_learns_of_a_mixture(registry):
@@ -238,8 +267,43 @@ def test_a_rate_that_cannot_be_told_before_training(user_module, inputs: TextInp
   [
     (MixtureSource("no_such"), "no mixture is called 'no_such'"),
     (BOTH._replace(tasks={}), "a mixture of no tasks"),
-    (BOTH._replace(tasks={"letters": 1.0}), "MixtureSource.sources names 'colours'"),
-    (BOTH._replace(in_batch_negatives={"leters": True}), "names 'leters'; did you mean 'letters'"),
+    (MixtureSource("no_such"), "TASK_MODULE = 'my_package.my_tasks'"),
+    (BOTH._replace(tasks=5), r"TASKS=5: expected \{'a': 1\.0, 'b': 3\.0\}"),
+    (BOTH._replace(tasks=None), r"TASKS=None: expected \{'a': 1\.0, 'b': 3\.0\}"),
+    (BOTH._replace(tasks=["letters", 5]), r"TASKS=\['letters', 5\]: expected \{"),
+    (
+      BOTH._replace(sources=None),
+      r"TASK_SOURCES=None: expected a dict .*\{'a': @a/file_sources\.TsvPairs\(\)\}",
+    ),
+    (
+      BOTH._replace(sources={"letters": "train.tsv"}),
+      r"TASK_SOURCES of letters is 'train\.tsv'; expected .*\{'a': @a/file_sources\.TsvPairs\(\)\} in a gin file",
+    ),
+    (BOTH._replace(sources={"letters": ListSource}), r"TASK_SOURCES of letters is <class.*; expected "),
+    (
+      BOTH._replace(in_batch_negatives=False),
+      r"TASK_IN_BATCH_NEGATIVES=False: expected a dict .*\{'a': False\}",
+    ),
+    (
+      BOTH._replace(in_batch_negatives={"letters": "no"}),
+      r"TASK_IN_BATCH_NEGATIVES of letters is 'no'; expected",
+    ),
+    (
+      BOTH._replace(hard_negatives="mt.tsv"),
+      r"TASK_HARD_NEGATIVES='mt\.tsv': expected a dict .*\{'a': 'negatives\.tsv'\}",
+    ),
+    (
+      BOTH._replace(teacher_scores={"letters": 5}),
+      r"TASK_TEACHER_SCORES of letters is 5; expected .*\{'a': 'scores\.tsv'\}",
+    ),
+    (
+      BOTH._replace(tasks={"letters": 1.0}),
+      "TASK_SOURCES names 'colours', which is no task of the mixture: letters",
+    ),
+    (
+      BOTH._replace(in_batch_negatives={"leters": True}),
+      "names 'leters', which is no task .*; did you mean 'letters'.$",
+    ),
     (
       BOTH._replace(tasks={"letters": -1.0, "colours": 1.0}),
       r"the rate of letters is -1\.0; expected a number",

@@ -77,7 +77,7 @@ def test_a_batcher_without_rates_is_refused_before_training(launch, flags, tmp_p
 
 
 def test_a_task_without_any_negatives_is_refused_before_training(launch, flags, tmp_path):
-  with pytest.raises(UserError, match=r"in_batch_negatives of cars is False.*the task has none"):
+  with pytest.raises(UserError, match=r"TASK_IN_BATCH_NEGATIVES of cars is False.*the task has none"):
     launch(
       "train",
       *flags,
@@ -99,7 +99,7 @@ def test_a_task_with_its_own_hard_negatives_alone(launch, flags, tmp_path, capsy
     f"--gin.MODEL_DIR={str(tmp_path / 'run')!r}",
     "--gin.TRAIN_STEPS=2",
   )
-  with pytest.raises(UserError, match=r"in_batch_negatives of cars is False.*HARD_NEGATIVES is 0"):
+  with pytest.raises(UserError, match=r"TASK_IN_BATCH_NEGATIVES of cars is False.*HARD_NEGATIVES is 0"):
     launch("train", *flags)
   launch("train", *flags, "--gin.HARD_NEGATIVES=1")
   assert "  cars: 20 examples, 25.0% of the batches, without in-batch negatives\n" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def convert(
   """
   if target_format not in FORMATS:
     raise UserError(
-      f"--format={target_format}: expected one of {', '.join(FORMATS)}{nearest(target_format, FORMATS)}"
+      f"--format={target_format}: expected one of {', '.join(FORMATS)}{nearest(target_format, FORMATS) or '.'}"
     )
   source_model = _read(source, overrides, step)
   model = source_model.towers

@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     if self.dtype not in DTYPES:
       raise UserError(
         f"EMBEDDING_DTYPE={self.dtype!r}: expected {' or '.join(map(repr, DTYPES))}"
-        f"{nearest(str(self.dtype), DTYPES)}"
+        f"{nearest(str(self.dtype), DTYPES) or '.'}"
       )
 
 

@@ -36,7 +36,7 @@ def frozen_mask(params: PyTree[Any], patterns: Sequence[str]) -> PyTree[bool]:
     hits = [expression.fullmatch(name) is not None for name in names]
     if not any(hits):
       raise UserError(
-        f"FROZEN: {pattern!r} matches no parameter{nearest(pattern, names)}. A pattern must match a whole path as "
+        f"FROZEN: {pattern!r} matches no parameter{nearest(pattern, names) or '.'} A pattern must match a whole path as "
         "model-info.txt prints it, for example 'encoder/.*'."
       )
     mask = [old or hit for old, hit in zip(mask, hits, strict=True)]

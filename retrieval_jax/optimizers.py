@@ -109,7 +109,7 @@ def schedule(
   for name in names:
     if name not in _FACTORS:
       raise UserError(
-        f"schedule: unknown factor {name!r} in {factors!r}{nearest(name, _FACTORS)}. "
+        f"schedule: unknown factor {name!r} in {factors!r}{nearest(name, _FACTORS) or '.'} "
         f"Known: {', '.join(_FACTORS)}."
       )
   counts = {

@@ -87,7 +87,7 @@ class Partitioner(NamedTuple):
     names = {name for name, _ in self.rules}
     for axis in axes:
       if axis is not None and axis not in names:
-        raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, names)}")
+        raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, names) or '.'}")
     found: dict[int, str | None] = {}
     for name, mesh_axis in self.rules:
       for dimension, axis in enumerate(axes):
@@ -163,7 +163,7 @@ def partitioner(
     if rule[1] not in (DATA_AXIS, MODEL_AXIS, None):
       raise UserError(
         f"partitioning rule {rule!r}: expected {DATA_AXIS!r}, {MODEL_AXIS!r} or None as its mesh axis"
-        f"{nearest(str(rule[1]), (DATA_AXIS, MODEL_AXIS))}"
+        f"{nearest(str(rule[1]), (DATA_AXIS, MODEL_AXIS)) or '.'}"
       )
   found = list(devices) if devices is not None else jax.devices()
   if num_partitions < 1 or len(found) % num_partitions:

@@ -58,7 +58,9 @@ def test_rsqrt_normalized_decay_is_one_at_the_end_of_warm_up():
 
 
 def test_schedule_with_an_unknown_factor():
-  with pytest.raises(UserError, match=r"unknown factor 'linear_warmpu'.*did you mean 'linear_warmup'"):
+  with pytest.raises(
+    UserError, match=r"unknown factor 'linear_warmpu'.*did you mean 'linear_warmup'.*\? Known"
+  ):
     optimizers.schedule("constant * linear_warmpu")
 
 

@@ -50,7 +50,7 @@ def read(folder: pathlib.Path, *, vocab_size: int | None = None) -> ForeignTower
   if not isinstance(model_type, str) or model_type not in families:
     raise UserError(
       f"{config.path}: model_type is {model_type!r}; the encoders here are {', '.join(families)}"
-      f"{nearest(str(model_type), families)}. {OTHERS.get(str(model_type), '')}Choose a checkpoint of one of these."
+      f"{nearest(str(model_type), families) or '.'} {OTHERS.get(str(model_type), '')}Choose a checkpoint of one of these."
     )
   config.refuse_extras()
   family, read_encoder = families[model_type]

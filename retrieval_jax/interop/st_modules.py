@@ -64,7 +64,7 @@ def module_at(root: pathlib.Path, path: str, type_name: str, source: pathlib.Pat
   if not type_name.startswith("sentence_transformers.") or kind not in KINDS:
     raise UserError(
       f"{source}: the module type {type_name!r} cannot be read; expected sentence-transformers' own "
-      f"{', '.join(KINDS)}{nearest(kind, KINDS)}. Choose a model of these modules."
+      f"{', '.join(KINDS)}{nearest(kind, KINDS) or '.'} Choose a model of these modules."
     )
   if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
     raise UserError(f"{source}: the path {path!r} leaves the model's folder.")

@@ -90,7 +90,7 @@ def samtone(
   `samtone(temperature=1.0, bidirectional=False)` is log(1 + 2 e^-1).
   """
   if side not in SIDES:
-    raise UserError(f"samtone: unknown side {side!r}{nearest(side, SIDES)}. Known: {', '.join(SIDES)}.")
+    raise UserError(f"samtone: unknown side {side!r}{nearest(side, SIDES) or '.'} Known: {', '.join(SIDES)}.")
   if side != "query" and not bidirectional:
     raise UserError(
       f"samtone: side {side!r} adds passage-passage terms to the passage to query direction, which "
@@ -163,7 +163,7 @@ def joint_softmax(
   for block in blocks:
     if block not in JOINT_BLOCKS:
       raise UserError(
-        f"joint_softmax: unknown block {block!r}{nearest(block, JOINT_BLOCKS)}. Known: {', '.join(JOINT_BLOCKS)}."
+        f"joint_softmax: unknown block {block!r}{nearest(block, JOINT_BLOCKS) or '.'} Known: {', '.join(JOINT_BLOCKS)}."
       )
   ordered: tuple[Block, ...] = tuple(JOINT_BLOCKS[block] for block in JOINT_BLOCKS if block in blocks)
   term = Term(1.0, ordered, 1 + ("passage_query" in blocks))

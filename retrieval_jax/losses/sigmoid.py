@@ -100,7 +100,7 @@ def sigmoid(
   """
   if known_positives not in KNOWN_POSITIVES:
     raise UserError(
-      f"sigmoid: unknown known_positives {known_positives!r}{nearest(known_positives, KNOWN_POSITIVES)}. "
+      f"sigmoid: unknown known_positives {known_positives!r}{nearest(known_positives, KNOWN_POSITIVES) or '.'} "
       f"Known: {', '.join(KNOWN_POSITIVES)}."
     )
   options = _Options(

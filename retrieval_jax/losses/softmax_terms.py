@@ -127,7 +127,7 @@ def check_options(name: str, options: Options, blocks: set[Block]) -> None:
     )
   if options.hardness_of not in HARDNESS_OF:
     raise UserError(
-      f"{name}: hardness_of is {options.hardness_of!r}{nearest(str(options.hardness_of), HARDNESS_OF)}. "
+      f"{name}: hardness_of is {options.hardness_of!r}{nearest(str(options.hardness_of), HARDNESS_OF) or '.'} "
       f"Known: {', '.join(HARDNESS_OF)}."
     )
   rows = options.rows_per_tile

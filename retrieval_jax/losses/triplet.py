@@ -171,7 +171,9 @@ def _check(options: _Options, same_tower: str) -> None:
     ("same_tower", same_tower, SAME_TOWER),
   ):
     if value not in known:
-      raise UserError(f"triplet: unknown {name} {value!r}{nearest(value, known)}. Known: {', '.join(known)}.")
+      raise UserError(
+        f"triplet: unknown {name} {value!r}{nearest(value, known) or '.'} Known: {', '.join(known)}."
+      )
   if options.hardest < 1:
     raise UserError(f"triplet: hardest is {options.hardest}; expected 1 or more negatives per query.")
   if not options.margin >= 0:

@@ -192,7 +192,7 @@ def _parse(name: str) -> tuple[Metric, int | None]:
   base, at, cutoff = name.partition("@")
   if base not in METRICS:
     raise UserError(
-      f"Unknown metric {name!r}{nearest(base, METRICS)}. Known: {', '.join(METRICS)}, all but rprec also with a "
+      f"Unknown metric {name!r}{nearest(base, METRICS) or '.'} Known: {', '.join(METRICS)}, all but rprec also with a "
       "cutoff, as in 'ndcg@10'."
     )
   metric = METRICS[base]

@@ -90,7 +90,7 @@ def paired_test(
   """
   if method not in METHODS:
     raise UserError(
-      f"paired_test: unknown method {method!r}{nearest(method, METHODS)}. Known: {', '.join(METHODS)}."
+      f"paired_test: unknown method {method!r}{nearest(method, METHODS) or '.'} Known: {', '.join(METHODS)}."
     )
   _check_samples("paired_test", samples)
   first, second = _judged_in_both(a, b)

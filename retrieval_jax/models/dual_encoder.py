@@ -60,7 +60,7 @@ class TowerPair:
       if dtype not in DTYPES:
         raise UserError(
           f"activation dtype {dtype!r}: set ACTIVATION_DTYPE to {' or '.join(map(repr, DTYPES))}"
-          f"{nearest(str(dtype), DTYPES)}"
+          f"{nearest(str(dtype), DTYPES) or '.'}"
         )
 
   @property
@@ -209,7 +209,7 @@ def dual_encoder(
   """
   if sharing not in SHARING:
     raise UserError(
-      f"unknown sharing scheme {sharing!r}; expected one of {', '.join(SHARING)}{nearest(sharing, SHARING)}"
+      f"unknown sharing scheme {sharing!r}; expected one of {', '.join(SHARING)}{nearest(sharing, SHARING) or '.'}"
     )
   scheme = SHARING[sharing]
   passage_tower = tower if passage_tower is None else passage_tower

@@ -52,7 +52,7 @@ def run_layers(
   if remat_policy not in REMAT_POLICIES:
     raise UserError(
       f"unknown remat_policy {remat_policy!r}; set REMAT_POLICY to one of {', '.join(REMAT_POLICIES)}"
-      f"{nearest(remat_policy, REMAT_POLICIES)}"
+      f"{nearest(remat_policy, REMAT_POLICIES) or '.'}"
     )
   policy = REMAT_POLICIES[remat_policy]
   if policy is not None:

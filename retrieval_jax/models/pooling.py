@@ -75,5 +75,7 @@ def pooling(name: str) -> Pooling:
   if name == ATTENTION:
     return AttentionPooling()
   if name not in POOLINGS:
-    raise UserError(f"unknown pooling {name!r}; expected one of {', '.join(NAMES)}{nearest(name, NAMES)}")
+    raise UserError(
+      f"unknown pooling {name!r}; expected one of {', '.join(NAMES)}{nearest(name, NAMES) or '.'}"
+    )
   return POOLINGS[name]

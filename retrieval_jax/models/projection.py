@@ -33,7 +33,7 @@ class Projection(nn.Module):
     if self.activation not in ACTIVATIONS:
       raise UserError(
         f"unknown projection activation {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}"
-        f"{nearest(self.activation, ACTIVATIONS)}"
+        f"{nearest(self.activation, ACTIVATIONS) or '.'}"
       )
     init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
     axes = (sharding.EMBED, sharding.AFFINITY)

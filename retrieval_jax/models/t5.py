@@ -141,7 +141,7 @@ class T5Encoder(nn.Module):
     if self.activation not in ACTIVATIONS:
       raise UserError(
         f"T5Encoder.activation {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}"
-        f"{nearest(self.activation, ACTIVATIONS)}"
+        f"{nearest(self.activation, ACTIVATIONS) or '.'}"
       )
     relpos = (self.relpos_buckets, self.relpos_max_distance)
     position_bias = None

@@ -125,7 +125,7 @@ def test_tsv_mistakes_name_file_and_line(tmp_path: pathlib.Path, lines: list[str
 @pytest.mark.parametrize(
   "columns, message",
   [
-    ({"qery": "q"}, r"COLUMNS names 'qery'; did you mean 'query'"),
+    ({"qery": "q"}, r"COLUMNS names 'qery'; did you mean 'query' or 'query_id'\? It maps"),
     ({"query": ["a", "b"]}, r"COLUMNS maps 'query' to \['a', 'b'\]; expected the name of one column"),
     ({"query": "q", "passage": 2}, r"expected the names of a header's columns or, .* their numbers from 1"),
     ({"query": 0, "passage": 1}, r"their numbers from 1"),

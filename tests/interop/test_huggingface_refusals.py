@@ -37,7 +37,7 @@ def replace_tensors(folder, edit):
     ("xlm-roberta", "XLM-RoBERTa"),
     ("mpnet", "MPNet has relative position biases"),
     ("longt5", "LongT5"),
-    ("brt", "did you mean 'bert'"),
+    ("brt", r"did you mean 'bert'\? Choose"),
     (["bert"], r"model_type is \['bert'\]; the encoders here are"),
     (None, "model_type is None; the encoders here are bert, distilbert, t5, mt5, umt5"),
   ],

@@ -54,7 +54,7 @@ OLD = "sentence_transformers.models."
   [
     (["custom.Transformer"], r"the module type 'custom\.Transformer' cannot be read"),
     ([OLD + "CNN"], r"the module type .*CNN' cannot be read"),
-    ([OLD + "Poling"], r"did you mean 'Pooling'"),
+    ([OLD + "Poling"], r"did you mean 'Pooling'\? Choose"),
     ([OLD + "Transformer"], "the modules are Transformer; expected Transformer > Pooling"),
     (
       [OLD + k for k in ("Transformer", "Pooling", "Normalize", "Dense")],

@@ -221,7 +221,7 @@ def test_alpha_is_a_share(alpha):
 @pytest.mark.parametrize(
   ("blocks", "message"),
   [
-    (("query_passage", "query_qury"), "unknown block 'query_qury'; did you mean 'query_query'"),
+    (("query_passage", "query_qury"), r"unknown block 'query_qury'; did you mean 'query_query'\? Known"),
     (("query_query",), "query_passage among them"),
     (("query_passage", "query_passage"), "a list of different blocks"),
     ("query_passage", "a list of different blocks"),

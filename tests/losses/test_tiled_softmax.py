@@ -235,7 +235,7 @@ def test_a_score_of_ones_own_has_no_tiles():
     (Options(label_smoothing=1.0), r"label_smoothing is 1.0; expected a share in \[0, 1\)"),
     (Options(logit_margin=math.nan), "logit_margin is nan"),
     (Options(score_margin=math.inf), "score_margin is inf"),
-    (Options(hardness=1.0, hardness_of="hrad"), "hardness_of is 'hrad'; did you mean 'hard'"),
+    (Options(hardness=1.0, hardness_of="hrad"), r"hardness_of is 'hrad'; did you mean 'hard'\? Known"),
     (Options(rows_per_tile=-1), "rows_per_tile is -1"),
     (Options(rows_per_tile=2.5), r"rows_per_tile is 2\.5; expected a whole number"),  # pyright: ignore[reportArgumentType]  (the mistake)
     (Options(label_smoothing="x"), "label_smoothing is 'x'"),  # pyright: ignore[reportArgumentType]  (the mistake)

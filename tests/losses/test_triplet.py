@@ -322,7 +322,7 @@ def test_a_batch_where_all_know_all_contributes_nothing():
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({"weighting": "softmx"}, "unknown weighting 'softmx'; did you mean 'softmax'"),
+    ({"weighting": "softmx"}, r"unknown weighting 'softmx'; did you mean 'softmax'\? Known"),
     ({"same_tower": "querys"}, "unknown same_tower 'querys'; did you mean 'query'"),
     ({"hardest": 0}, "hardest is 0; expected 1 or more"),
     ({"margin": -0.1}, r"margin is -0.1; expected 0 or more, in units of the score"),

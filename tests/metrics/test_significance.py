@@ -139,7 +139,9 @@ def test_queries_judged_in_one_alone_are_refused():
 def test_mistakes_of_a_test():
   with pytest.raises(UserError, match="3 and 2 values"):
     paired_test(np.ones(3), np.ones(2))
-  with pytest.raises(UserError, match="unknown method 'randomization'; did you mean 'randomisation'"):
+  with pytest.raises(
+    UserError, match=r"unknown method 'randomization'; did you mean 'randomisation'\? Known"
+  ):
     inspect.unwrap(paired_test)(np.ones(3), np.ones(3), method="randomization")
   with pytest.raises(UserError, match="0 judged queries"):
     paired_test(np.array([NAN]), np.array([NAN]))

@@ -72,7 +72,7 @@ def weighted_fusion(
   if normalise not in NORMALISATIONS:
     raise UserError(
       f"weighted_fusion: normalise is {normalise!r}; expected {' or '.join(map(repr, NORMALISATIONS))}"
-      f"{nearest(normalise, NORMALISATIONS)}."
+      f"{nearest(normalise, NORMALISATIONS) or '.'}"
     )
   weights = _weights("weighted_fusion", rankings, weights)
   for i, ranking in enumerate(rankings):

@@ -15,6 +15,7 @@ Columns, best of the rounds:
 """
 
 import argparse
+import importlib.util
 import json
 import resource
 import subprocess
@@ -168,6 +169,9 @@ def main() -> None:
   print(f"{'':<14}" + "".join(f"{title:>17}" for title in titles))
   us = None
   for name in CONTENDERS:
+    if name != "ours" and importlib.util.find_spec(name) is None:
+      print(f"{name:<14}is not installed: pip install -e '.[bench]'", flush=True)
+      continue
     command = [sys.executable, __file__, *sys.argv[1:], "--only", name]
     them = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     us = us or them

@@ -2,7 +2,7 @@
 the other. One row a data set, given as folders in BEIR's or ReQA's layout.
 
 Ours: convert, encode, search, metrics of this package. Theirs: SentenceTransformer.encode of the same texts, cut at the
-same 256 tokens, numpy's product and sort in float64, and trec_eval's measures. The script fails if a metric differs by more
+same 256 tokens, numpy's product and sort in float64, equal scores in the order of the corpus, and trec_eval's measures. The script fails if a metric differs by more
 than 1e-4. --queries N takes a sample of N queries and ten times as many passages.
 Needs `pip install -e '.[bench,quickstart]'`.
 
@@ -63,7 +63,8 @@ def theirs(folder: pathlib.Path, data: RetrievalData) -> dict[str, float]:
     judged, grades = data.judgements(row)
     qrels[str(row)] = {str(passage): int(grade) for passage, grade in zip(judged, grades, strict=True)}
     best = np.argsort(-scores[i], kind="stable")[:DEPTH]
-    run[str(row)] = {str(passage): float(scores[i, passage]) for passage in best}
+    # By rank: trec_eval rounds scores to float32 and orders equal ones by id, so copies of a passage would change places.
+    run[str(row)] = {str(passage): float(DEPTH - rank) for rank, passage in enumerate(best)}
   found = pytrec_eval.RelevanceEvaluator(qrels, set(MEASURES.values())).evaluate(run)
   return {
     name: float(np.mean([found[query][measure] for query in qrels])) for name, measure in MEASURES.items()

@@ -85,8 +85,8 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
 
 @every_metric
 def test_it_stands_in_the_docstring_of_evaluate_ranking(name):
-  kinds = {"may": f"    {name}, {name}@K ", "must": f"    {name}@K ", "cannot": f"    {name} "}
-  assert kinds[METRICS[name].cutoff] in (evaluate_ranking.__doc__ or "")
+  kinds = {"may": f"\n  {name}, {name}@K ", "must": f"\n  {name}@K ", "cannot": f"\n  {name} "}
+  assert kinds[METRICS[name].cutoff] in inspect.cleandoc(evaluate_ranking.__doc__ or "")
 
 
 @every_metric

@@ -126,7 +126,7 @@ def _seqio_rates(mixture: "seqio.Mixture", counts: Mapping[str, int]) -> dict[st
     inside = _seqio_rates(inner, counts)
     total = math.fsum(inside.values())
     for task, share in inside.items():
-      found[task] = found.get(task, 0.0) + float(rate) * share / total  # pyright: ignore[reportArgumentType]
+      found[task] = found.get(task, 0.0) + float(rate) * share / total  # pyright: ignore[reportArgumentType]  (no function any more)
   return found
 
 

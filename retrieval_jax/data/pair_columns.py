@@ -92,7 +92,7 @@ def layout(
       f"{len(found['negative_id'])} of their ids; expected one each."
     )
   single = {name: next(iter(names), None) for name, names in found.items() if name not in LISTS}
-  return Layout(**(single | {name: found[name] for name in LISTS}))  # pyright: ignore[reportArgumentType]
+  return Layout(**(single | {name: found[name] for name in LISTS}))  # pyright: ignore[reportArgumentType]  (LISTS are tuples)
 
 
 def _check_texts_differ(found: Mapping[str, Sequence[str]], where: str) -> None:

@@ -153,7 +153,7 @@ def _save_pairs(
 
 def _negatives(example: features.Example, where: str) -> Iterator[tuple[str, str]]:
   """Yields id and text of each hard negative of an example; a text without an id gets the one of its hash."""
-  texts, ids = (list(example.get(name, ())) for name in features.LISTS)  # pyright: ignore[reportArgumentType]
+  texts, ids = (list(example.get(name, ())) for name in features.LISTS)  # pyright: ignore[reportArgumentType]  (lists by name)
   if texts and ids and len(texts) != len(ids):
     raise UserError(
       f"{where}: query {example[features.QUERY_ID]!r} has {len(texts)} negative_targets and {len(ids)} negative_ids; "

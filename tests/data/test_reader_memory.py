@@ -49,7 +49,8 @@ def test_reading_takes_a_few_bytes_a_passage(tmp_path: pathlib.Path, ending: str
   for count in (FEW, MANY):
     folder = write_folder(tmp_path / str(count), count, ending)
     peaks.append(peak(lambda folder=folder: sum(1 for _ in read_beir_corpus(folder))))
-  assert peaks[1] - peaks[0] < 500 * (MANY - FEW)  # of 10,000 that a passage has
+  # Of 10,000 bytes that a passage has; reading gzip keeps 0.1 MB more for the longer file since Python 3.12.
+  assert peaks[1] - peaks[0] < 500 * (MANY - FEW)
 
 
 def test_preparing_takes_a_few_bytes_a_passage(inputs: TextInputs, tmp_path: pathlib.Path, monkeypatch):

@@ -20,7 +20,7 @@ COMPONENT = {
   "indexes": "INDEX",
 }
 # These need what other files bring: data, inputs, a checkpoint.
-NEEDS_OTHERS = ("evaluators/", "searchers/hybrid")
+NEEDS_OTHERS = ("evaluators/", "searchers/hybrid", "searchers/classifiers")
 # What a file leaves to the user, with a value to try it with.
 REQUIRED = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",

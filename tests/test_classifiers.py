@@ -1,0 +1,178 @@
+"""Label classifiers as files, and search with them."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from retrieval_jax.classifier_searcher import ClassifierSearcher, classifier_searcher
+from retrieval_jax.classifiers import (
+  classifier_manifest,
+  corpus_identity,
+  encoder_identity,
+  load_classifiers,
+  save_classifiers,
+  step_folder,
+)
+from retrieval_jax.data import dataset, features
+from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.vocabularies import WordPiece
+from retrieval_jax.embeddings import Layout
+from retrieval_jax.encoding import Encoder
+from retrieval_jax.errors import UserError
+from retrieval_jax.index.exact import exact
+from retrieval_jax.models.bert import BertEncoder
+from retrieval_jax.models.dual_encoder import dual_encoder
+from retrieval_jax.models.tower import Tower
+from retrieval_jax.partitioning import partitioner
+from retrieval_jax.searchers import DenseSearcher
+from tests.data.toy_source import WORDS, ListSource, write_tokenizer
+
+LABELS = 10
+D = 8
+
+
+def source(split="train", labels=LABELS):
+  """Points 0 to 11: point i has the labels i mod 10 and (i + 1) mod 10. Label j is two words."""
+  texts = [f"{WORDS[4 + j % 5]} {WORDS[9 + j % 3]}" for j in range(labels)]
+  points = [
+    features.pair(f"q{i}", f"{WORDS[4 + i % 5]} ?", f"p{label % labels}", texts[label % labels])
+    for i in range(12)
+    for label in (i, i + 1)
+  ]
+  corpus = [features.passage(f"p{j}", text) for j, text in enumerate(texts)]
+  return ListSource({"train": points, "test": points[:4], "corpus": corpus}, split)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+  return TextInputs(
+    WordPiece(str(write_tokenizer(tmp_path_factory.mktemp("words") / "tokenizer.json"))), 8, 8
+  )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def data(inputs, cache):
+  return dataset.load(source(), inputs, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+  model = dual_encoder(Tower(BertEncoder(1, 2, D, 16, max_positions=8), vocab_size=len(WORDS)))
+  return Encoder(model, jax.jit(model.init)(jax.random.key(0)), partitioner(), tokens_per_batch=64)
+
+
+@pytest.fixture
+def dense(encoder, tmp_path):
+  return DenseSearcher(encoder, 7, str(tmp_path / "checkpoint_7"), keep_in=tmp_path / "encode")
+
+
+def saved(folder, encoder, data, weights, step=3, rows_per_shard=4):
+  """Writes weights as the classifiers of MODEL_DIR `folder`."""
+  of = {**encoder_identity(encoder), **corpus_identity(data)}
+  note = {"checkpoint": "checkpoint_7", "task": data.name}
+  manifest = classifier_manifest(of, Layout(*weights.shape, rows_per_shard), note)
+  own = step_folder(folder / "classifiers", step)
+  save_classifiers(
+    own, lambda span: weights[span.start : span.stop], ids=data.passages.ids, manifest=manifest
+  )
+  return own
+
+
+@pytest.fixture
+def weights():
+  return np.random.default_rng(0).normal(size=(LABELS, D)).astype(np.float32) * 5
+
+
+def test_saved_classifiers_come_back_at_unit_length(tmp_path, encoder, data, weights):
+  own = saved(tmp_path, encoder, data, weights)
+  found = load_classifiers(tmp_path)
+  assert (found.step, found.folder) == (3, own)
+  assert found.passages_fingerprint == data.passages.fingerprint
+  assert_allclose(found.weights[:], weights / np.linalg.norm(weights, axis=1, keepdims=True), atol=1e-6)
+  assert [len(shard) for shard in found.weights.shards] == [4, 4, 2]
+  lines = (own / "00001.ids.jsonl").read_text(encoding="utf-8").splitlines()
+  assert [json.loads(line) for line in lines] == [f"p{j}" for j in range(4, 8)]
+
+
+def test_the_newest_whole_step_is_taken(tmp_path, encoder, data, weights):
+  saved(tmp_path, encoder, data, weights, step=3)
+  saved(tmp_path, encoder, data, -weights, step=20)
+  own = saved(tmp_path, encoder, data, weights, step=100)
+  (own / "00002.npy").unlink()
+  assert load_classifiers(tmp_path).step == 20
+  assert load_classifiers(tmp_path, 3).step == 3
+  with pytest.raises(UserError, match=r"no classifiers of step 100; there are those of \[3, 20\]"):
+    load_classifiers(tmp_path, 100)
+
+
+def test_a_folder_without_classifiers_says_how_to_train_them(tmp_path):
+  with pytest.raises(
+    UserError, match=r"no trained classifiers here.*python -m retrieval_jax\.train_classifiers"
+  ):
+    load_classifiers(tmp_path)
+
+
+def test_a_classifier_that_is_not_finite_is_named(tmp_path, encoder, data, weights):
+  weights[6, 1] = np.nan
+  with pytest.raises(UserError, match=r"classifier of passage 'p6' \(row 6\) is not finite"):
+    saved(tmp_path, encoder, data, weights)
+
+
+def test_search_ranks_by_the_cosine_with_the_classifiers(dense, tmp_path, data, weights):
+  saved(tmp_path, dense.encoder, data, weights)
+  searcher = classifier_searcher(dense, model_dir=str(tmp_path))
+  assert (searcher.name, searcher.step) == ("classifiers", 3)
+  found = searcher.search(data, k=LABELS)
+  queries = np.asarray(dense.queries(data)[:])[data.judged]
+  cosines = (queries @ weights.T) / np.outer(np.linalg.norm(queries, axis=1), np.linalg.norm(weights, axis=1))
+  assert_array_equal(found.rows, np.argsort(-cosines, axis=1, kind="stable"))
+  assert_allclose(found.scores, -np.sort(-cosines, axis=1), atol=1e-5)
+
+
+def test_another_index_has_a_name_of_its_own(dense, tmp_path, data, weights):
+  saved(tmp_path, dense.encoder, data, weights)
+
+  def backwards(corpus):
+    return exact(-corpus[:])
+
+  searcher = classifier_searcher(dense, model_dir=str(tmp_path), build_index=backwards)
+  assert searcher.name == "classifiers_backwards"
+  assert_array_equal(
+    searcher.search(data, k=LABELS).rows[:, ::-1],
+    searcher._replace(build_index=exact).search(data, k=LABELS).rows,
+  )
+
+
+def test_another_split_of_the_same_corpus_is_searched(dense, tmp_path, data, weights, inputs, cache):
+  saved(tmp_path, dense.encoder, data, weights)
+  searcher = ClassifierSearcher(dense, load_classifiers(tmp_path))
+  test = dataset.load(source("test"), inputs, cache=cache)
+  assert searcher.search(test, k=3).rows.shape == (2, 3)
+
+
+def test_another_corpus_is_refused(dense, tmp_path, data, weights, inputs, cache):
+  saved(tmp_path, dense.encoder, data, weights)
+  searcher = ClassifierSearcher(dense, load_classifiers(tmp_path))
+  other = dataset.load(source(labels=9)._replace(name="other"), inputs, cache=cache)
+  with pytest.raises(
+    UserError, match=r"belong to the corpus .* of toy; other/train has the corpus .*\(9 passages\)"
+  ):
+    searcher.search(other, k=1)
+
+
+def test_another_encoder_is_refused(dense, tmp_path, data, weights):
+  saved(tmp_path, dense.encoder, data, weights)
+  params = jax.tree.map(lambda x: x * 1.5, dense.encoder.params)
+  other = dense._replace(encoder=dense.encoder._replace(params=params))
+  with pytest.raises(
+    UserError, match=r"trained on the embeddings of checkpoint_7 \(parameters .*--gin\.STEP="
+  ):
+    classifier_searcher(other, model_dir=str(tmp_path))

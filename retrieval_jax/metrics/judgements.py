@@ -54,6 +54,18 @@ class Placed(NamedTuple):
   def where(self, kept: Bool[np.ndarray, "e"]) -> "Placed":
     return Placed(self.queries[kept], self.ranks[kept], self.grades[kept])
 
+  def before(self, cutoff: int | None) -> "Placed":
+    """Returns those of the first `cutoff` ranks; None: all."""
+    return self if cutoff is None else self.where(self.ranks < cutoff)
+
+  def sums(self, num_queries: int) -> Float[np.ndarray, "q"]:
+    """Returns the sum of the grades of each query."""
+    return sum_by_query(self.queries, self.grades, num_queries)
+
+  def discounted(self) -> "Placed":
+    """Returns the same with each grade divided by log2(1 + rank), ranks counted from 1."""
+    return self._replace(grades=self.grades / np.log2(2 + self.ranks))
+
 
 class Judged(NamedTuple):
   """What a metric may see of a ranking: the passages of a grade above 0, and where they were found.
@@ -81,7 +93,20 @@ class Judged(NamedTuple):
 
   def first(self, cutoff: int | None) -> "Judged":
     """Returns the same of the first `cutoff` results; None: of all."""
-    return self if cutoff is None else self._replace(hits=self.hits.where(self.hits.ranks < cutoff))
+    return self._replace(hits=self.hits.before(cutoff))
+
+
+def sum_by_query(
+  queries: Int[np.ndarray, "e"], values: Float[np.ndarray, "e"], num_queries: int
+) -> Float[np.ndarray, "q"]:
+  """Returns the sum of the values of each query."""
+  # Of no values bincount makes integers.
+  return np.bincount(queries, values, minlength=num_queries).astype(np.float64)
+
+
+def divided(part: np.ndarray, whole: np.ndarray) -> Float[np.ndarray, "q"]:
+  """Returns part / whole, 0 where there is no whole."""
+  return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 def judge(results: Int[np.ndarray, "q k"], qrels: Qrels) -> Judged:

@@ -10,8 +10,13 @@ from retrieval_jax.metrics.ranking import METRICS, evaluate_ranking
 CORPUS, QUERIES, DEPTH = 40, 30, 20
 CUTOFFS = (1, 3, 8, DEPTH)
 
+LOST = 2000  # a row of no result
+WEIGHTS = np.random.default_rng(3).uniform(1, 9, LOST)
+WEIGHTS = np.append(WEIGHTS, 10.0)  # of the passage LOST
+
 # Name of the metric -> what holds for it. "one": the perfect ranking has 1, at any cutoff; "one_below": it does where
-# the cutoff is at least the number of relevant passages; "deeper": a deeper cutoff is never worse.
+# the cutoff is at least the number of relevant passages; "deeper": a deeper cutoff is never worse; "of_means": it is a
+# ratio of two means over the queries, so that a query's value depends on the others' judgements.
 PROPERTIES = {
   "ndcg": {"one"},
   "map": {"one_below", "deeper"},
@@ -20,9 +25,15 @@ PROPERTIES = {
   "p": set(),
   "rprec": {"one"},
   "success": {"one", "deeper"},
+  "psp": {"of_means"},
+  "psndcg": {"of_means"},
+  "psrecall": {"of_means"},
 }
 
 every_metric = pytest.mark.parametrize("name", METRICS)
+every_mean = pytest.mark.parametrize(
+  "name", [key for key, kinds in PROPERTIES.items() if "of_means" not in kinds]
+)
 
 
 def _names(name, *, whole=True):
@@ -56,18 +67,25 @@ def task(request):
   rows = np.stack([rng.permutation(CORPUS)[:DEPTH] for _ in range(QUERIES)])
   rows[::4, 7:] = -1
 
-  def evaluate(rows, names, qrels=qrels):
-    return evaluate_ranking(rows, qrels=qrels, metrics=names, relevant_from=request.param)
+  def evaluate(rows, names, qrels=qrels, weights=WEIGHTS):
+    return evaluate_ranking(rows, qrels=qrels, metrics=names, relevant_from=request.param, weights=weights)
 
   return evaluate, rows, qrels, request.param
 
 
-def _perfect(qrels):
-  """Returns the best possible ranking, passages that the corpus lacks included: the judged ones by falling grade."""
+def _worth(pair, name="ndcg", level=1):
+  """Returns what each judged passage of a query is worth to a metric: its grade, or its weight if it is relevant."""
+  passages, grades = pair
+  return np.where(grades >= level, WEIGHTS[passages], 0) if "of_means" in PROPERTIES[name] else grades
+
+
+def _perfect(qrels, name="ndcg", level=1):
+  """Returns the best possible ranking, passages that the corpus lacks included: the judged ones by falling worth."""
   rows = np.full((QUERIES, DEPTH), -1)
   for row, (passages, grades) in zip(rows, qrels, strict=True):
-    best = np.argsort(-grades, kind="stable")
-    best = best[grades[best] > 0]
+    worth = _worth((passages, grades), name, level)
+    best = np.argsort(-worth, kind="stable")
+    best = best[worth[best] > 0]
     row[: len(best)] = passages[best]
   return rows
 
@@ -79,7 +97,7 @@ def test_every_metric_has_a_row():
 @every_metric
 def test_it_says_what_it_is_and_where_it_is_from(name):
   text = inspect.getdoc(METRICS[name].value) or ""
-  assert "trec_eval: " in text
+  assert ("pyxclib: " if "of_means" in PROPERTIES[name] else "trec_eval: ") in text
   assert "\n\nSource: " in text
 
 
@@ -92,9 +110,12 @@ def test_it_stands_in_the_docstring_of_evaluate_ranking(name):
 @every_metric
 def test_values_lie_between_0_and_1(task, name):
   evaluate, rows, _, _ = task
-  for values in evaluate(rows, _names(name)).per_query.values():
+  found = evaluate(rows, _names(name))
+  for full, values in found.per_query.items():
     assert values.dtype == np.float64
-    assert np.all((values >= 0) & (values <= 1))
+    assert np.all(values >= 0)
+    assert found.means[full] <= 1 if "of_means" in PROPERTIES[name] else np.all(values <= 1)
+    assert found.means[full] == pytest.approx(values.mean(), rel=1e-12)
     assert len(np.unique(values)) > 1
 
 
@@ -103,6 +124,13 @@ def test_the_perfect_ranking_has_1(task, name):
   evaluate, _, qrels, _ = task
   for values in evaluate(_perfect(qrels), _names(name)).per_query.values():
     np.testing.assert_allclose(values, 1, rtol=1e-12)
+
+
+@having("of_means")
+def test_the_perfect_ranking_has_a_mean_of_1(task, name):
+  evaluate, _, qrels, level = task
+  found = evaluate(_perfect(qrels, name, level), _names(name))
+  assert found.means == pytest.approx(dict.fromkeys(found.means, 1), rel=1e-12)
 
 
 @having("one_below")
@@ -123,8 +151,8 @@ def test_the_perfect_precision(task):
 
 @every_metric
 def test_no_ranking_is_better_than_the_perfect_one(task, name):
-  evaluate, rows, qrels, _ = task
-  best = evaluate(_perfect(qrels), _names(name)).per_query
+  evaluate, rows, qrels, level = task
+  best = evaluate(_perfect(qrels, name, level), _names(name)).per_query
   for full, values in evaluate(rows, _names(name)).per_query.items():
     assert np.all(values <= best[full] + 1e-12)
 
@@ -151,11 +179,11 @@ def test_permuting_the_queries_permutes_the_values(task, name):
   found = evaluate(rows, _names(name))
   permuted = evaluate(rows[order], _names(name), [qrels[i] for i in order])
   for full, values in found.per_query.items():
-    np.testing.assert_array_equal(permuted.per_query[full], values[order])
+    np.testing.assert_allclose(permuted.per_query[full], values[order], rtol=1e-12)
     assert permuted.means[full] == pytest.approx(found.means[full], rel=1e-12)
 
 
-@every_metric
+@every_mean
 def test_a_query_is_measured_as_if_it_were_alone(task, name):
   evaluate, rows, qrels, _ = task
   found = evaluate(rows, _names(name)).per_query
@@ -172,7 +200,9 @@ def test_numbering_the_passages_otherwise_changes_nothing(task, name):
   number = np.append(np.random.default_rng(2).permutation(1000)[: CORPUS + 5], -1)  # -1 stays -1
   found = evaluate(rows, _names(name)).means
   renamed = [(number[passages], grades) for passages, grades in qrels]
-  assert evaluate(number[rows], _names(name), renamed).means == pytest.approx(found, rel=1e-12)
+  weights = np.ones(1000)
+  weights[number[:-1]] = WEIGHTS[: CORPUS + 5]
+  assert evaluate(number[rows], _names(name), renamed, weights).means == pytest.approx(found, rel=1e-12)
 
 
 @every_metric
@@ -199,7 +229,7 @@ def test_a_query_without_judgements_is_left_out(task, name):
     assert not np.isnan(values[1:]).any()
 
 
-@every_metric
+@every_mean
 def test_a_judged_query_without_a_relevant_passage_counts_0(task, name):
   evaluate, rows, qrels, _ = task
   found = evaluate(rows, _names(name))
@@ -209,12 +239,22 @@ def test_a_judged_query_without_a_relevant_passage_counts_0(task, name):
   )
 
 
+@having("of_means")
+def test_in_a_ratio_of_means_a_query_without_a_relevant_passage_changes_nothing(task, name):
+  """It counts 0 in both means."""
+  evaluate, rows, qrels, _ = task
+  found = evaluate(rows, _names(name))
+  more = evaluate(np.concatenate([rows[:1], rows]), _names(name), [(rows[0, :2], np.array([0, -1])), *qrels])
+  assert more.means == pytest.approx(found.means, rel=1e-12)
+  assert {values[0] for values in more.per_query.values()} == {0.0}
+
+
 @every_metric
 def test_a_relevant_passage_that_nobody_can_find_is_never_good(task, name):
   """For means that divide by what is relevant it is bad."""
   evaluate, rows, qrels, _ = task
   before = evaluate(rows, _names(name)).means
-  more = [(np.append(passages, 10**9), np.append(grades, 9)) for passages, grades in qrels]
+  more = [(np.append(passages, LOST), np.append(grades, 9)) for passages, grades in qrels]
   for full, mean in evaluate(rows, _names(name), more).means.items():
     if name in ("p", "mrr", "success"):
       assert mean == before[full]
@@ -236,7 +276,8 @@ def test_a_relevant_result_moved_up_is_never_worse(task, name):
   before = evaluate(rows, _names(name)).per_query
   moved = rows.copy()
   for row, (passages, grades) in zip(moved, qrels, strict=True):
-    hits = np.flatnonzero(np.isin(row, passages[grades >= max(level, grades.max())]))
+    worth = _worth((passages, grades), name, level)
+    hits = np.flatnonzero(np.isin(row, passages[worth == worth.max()]))
     if len(hits) and hits[-1]:
       row[[hits[-1] - 1, hits[-1]]] = row[[hits[-1], hits[-1] - 1]]
   assert np.any(moved != rows)

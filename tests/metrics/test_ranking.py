@@ -208,7 +208,7 @@ def test_rows_beyond_32_bits():
 
 
 def test_unknown_metric():
-  with pytest.raises(UserError, match=r"Unknown metric 'ndgc@10'; did you mean 'ndcg'\? Known"):
+  with pytest.raises(UserError, match=r"Unknown metric 'ndgc@10'; did you mean 'ndcg' or 'psndcg'\? Known"):
     _means([[0]], [([0], [1])], "ndgc@10")
 
 

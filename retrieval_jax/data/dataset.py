@@ -12,6 +12,7 @@ from retrieval_jax.data.built_folder import short_hash
 from retrieval_jax.data.features import TaskInfo
 from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.known_positives import KnownPositives
+from retrieval_jax.data.label_counts import LabelCounts, label_counts
 from retrieval_jax.data.negatives_file import load_negatives_file
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
@@ -35,6 +36,8 @@ class RetrievalData(NamedTuple):
   negatives: the hard negatives of each query row, if the data have any.
   info: what the task declares of its evaluation. files: path -> size and md5 of what was read.
   tasks: of a mixture (mixture.py), whose examples they follow; empty for a single task.
+  filtered: query row -> passage rows that are no results (TextTask.filter_pairs), each of grade 1; None: there are none.
+  label_counts: how many training points each passage row has, of a task that declares propensities.
   """
 
   name: str
@@ -50,6 +53,8 @@ class RetrievalData(NamedTuple):
   info: TaskInfo = TaskInfo()
   files: Mapping[str, Mapping[str, Any]] = {}
   tasks: Sequence[TaskPart] = ()
+  filtered: Relevance | None = None
+  label_counts: LabelCounts | None = None
 
   @property
   def num_examples(self) -> int:
@@ -138,6 +143,9 @@ def load(
   elif negatives is not None:
     negatives = negatives.without(KnownPositives.of(table.relevance, queries, passages))
   fingerprint = short_hash(parts)
+  counts = None
+  if source.info.propensity is not None:
+    counts = label_counts(source, num_labels=passages.num_rows, cache=cache)
   return RetrievalData(
     source.name,
     source.split,
@@ -151,6 +159,8 @@ def load(
     negatives=negatives,
     info=source.info,
     files=table.files,
+    filtered=table.filtered,
+    label_counts=counts,
   )
 
 
@@ -167,7 +177,8 @@ def make_batch(
   The positive of a query that has several is drawn by a pure function of (seed, epoch, query row): the same in
   every batch of an epoch, whatever the batch size and the number of processes, and another one in the next. epoch: of
   all, or of each example (Batcher.epochs).
-  Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number.
+  Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number. data.filtered stands
+  among the positives, because it must not act as a negative, and is never drawn.
   targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some, in_batch if
   a task of the data is without in-batch negatives.
   hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves
@@ -192,7 +203,7 @@ def make_batch(
     passage_tokens=data.passages.gather(passage_rows),
     query_rows=queries,
     passage_rows=passages,
-    positives=_identities(data.passages, positives),
+    positives=_identities(data.passages, _no_negatives(data, query_rows, positives)),
     weights=(indices >= 0).astype(np.float32),
     targets=_grades(data.relevance, query_rows, choice),
     teacher_scores=None if scores is None else scores.gather(queries, passages),
@@ -211,6 +222,15 @@ def _hard_negatives(
   if data.negatives is None:
     return np.full((len(query_rows), per_query), -1, np.int32)
   return data.negatives.draw(query_rows, per_query=per_query, seed=seed, epoch=epoch)
+
+
+def _no_negatives(
+  data: RetrievalData, query_rows: Int[np.ndarray, "q"], positives: Int[np.ndarray, "q r"]
+) -> Int[np.ndarray, "q x"]:
+  """Returns the passage rows that must not act as negatives: the positives, and behind them what is filtered."""
+  if data.filtered is None:
+    return positives
+  return np.concatenate([positives, data.filtered.positives(query_rows)], axis=1)
 
 
 def _draw(

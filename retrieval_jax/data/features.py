@@ -58,6 +58,8 @@ class TaskInfo(NamedTuple):
   source: where the files come from and under which licence, in words.
   checksums: md5 of files as published, by file name; a file that differs is warned about.
   counts: published numbers by split ("corpus" counts passages, others judged queries); others are warned about.
+  propensity: the constants (A, B) of a passage's propensity in extreme classification, where passages are labels
+    (metrics/extreme.py). A task that declares them has label counts (label_counts.py); None: it is no such task.
 
   Example: `TaskInfo(metrics=("mrr@10", "recall@1000"), counts={"dev_small": 6980})`.
   """
@@ -71,6 +73,7 @@ class TaskInfo(NamedTuple):
   source: str = ""
   checksums: Mapping[str, str] = {}
   counts: Mapping[str, int] = {}
+  propensity: tuple[float, float] | None = None
 
 
 class TextTask(NamedTuple):
@@ -82,6 +85,8 @@ class TextTask(NamedTuple):
   split_info: what a split declares in place of `info`, as where another one has other grades.
   corpus_fingerprint: corpus split -> changes when its passages do; None: as `fingerprint`. Further judgements then leave
     the tokens and embeddings of the corpus as they are.
+  filter_pairs: split of pairs -> (query id, passage id) that are no results: they are removed before ranking, and are no
+    negatives in training. None: there are none.
 
   Example: `register(TextTask("toy", splits=("train",), read=read_toy, fingerprint=lambda: "1"))`.
   """
@@ -94,10 +99,15 @@ class TextTask(NamedTuple):
   files: Callable[[], Sequence[pathlib.Path]] = lambda: ()
   split_info: Mapping[str, TaskInfo] = {}
   corpus_fingerprint: Callable[[str], str] | None = None
+  filter_pairs: Callable[[str], Iterator[tuple[str, str]]] | None = None
 
   def info_of(self, split: str) -> TaskInfo:
     """Returns what the task declares of a split."""
     return self.split_info.get(split, self.info)
+
+  def filter_pairs_of(self, split: str) -> Iterator[tuple[str, str]]:
+    """Yields the (query id, passage id) of a split that are no results."""
+    return iter(()) if self.filter_pairs is None else self.filter_pairs(split)
 
 
 def is_corpus(split: str) -> bool:

@@ -28,6 +28,15 @@ class FileSource:
     """Returns a hash of what is read and of the files' names, sizes and times."""
     return self.task().fingerprint()
 
+  def corpus_fingerprint(self, split: str) -> str:
+    """Returns a hash of what decides the passages of a corpus split: that of everything, unless the task tells more."""
+    task = self.task()
+    return task.fingerprint() if task.corpus_fingerprint is None else task.corpus_fingerprint(split)
+
+  def filter_pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    """Yields the (query id, passage id) of a split that are no results."""
+    return self.task().filter_pairs_of(split)
+
   def examples(self, split: str) -> Iterator[features.Example]:
     """Yields the examples of a split, always in the same order.
 

@@ -39,6 +39,7 @@ def joined(name: str, split: str, tasks: Sequence[TaskPart], parts: Sequence[Ret
     negatives=_joined_negatives(parts, passages.offsets),
     files={path: mark for part in parts for path, mark in part.files.items()},
     tasks=tasks,
+    filtered=_joined_filtered(parts, passages.offsets),
   )
 
 
@@ -50,6 +51,19 @@ def _joined_relevance(parts: Sequence[Relevance], passage_offsets: Sequence[int]
     np.concatenate([part.counts for part in parts]),
     max(part.width for part in parts),
   )
+
+
+def _joined_filtered(parts: Sequence[RetrievalData], passage_offsets: Sequence[int]) -> Relevance | None:
+  if all(part.filtered is None for part in parts):
+    return None
+  nothing = np.zeros(0, np.int64)
+  tables = [
+    Relevance.from_pairs(nothing, nothing, nothing, num_queries=part.queries.num_rows)
+    if part.filtered is None
+    else part.filtered
+    for part in parts
+  ]
+  return _joined_relevance(tables, passage_offsets)
 
 
 def _joined_negatives(parts: Sequence[RetrievalData], passage_offsets: Sequence[int]) -> HardNegatives | None:

@@ -32,14 +32,16 @@ class Line(NamedTuple):
   where: str
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path, *, empty: bool = False, encoding: str = "utf-8") -> Iterator[Line]:
   """Yields the lines of a UTF-8 file that are not empty; names ending in .gz and .zst are decompressed on the way.
 
   A byte order mark is dropped. A carriage return at a line's end is dropped if the first line has one too. Files of
   several gzip members or zstd frames are read to their end. Memory: one line, and a buffer of 256 KiB.
 
-  Raises: UserError with file and line number if the file is missing, damaged, cut short or not UTF-8, or a line is
-  longer than 256 MiB, or for an archive, which is to be unpacked first.
+  empty: whether empty lines are yielded too. encoding: of another file, one in which "\n" is the byte of ASCII.
+
+  Raises: UserError with file and line number if the file is missing, damaged, cut short or of another encoding, or
+  a line is longer than 256 MiB, or for an archive, which is to be unpacked first.
 
   Example: `[line.text for line in read_lines("queries.tsv.gz")]`.
   """
@@ -60,10 +62,12 @@ def read_lines(path: Path) -> Iterator[Line]:
           line = line.removeprefix(b"\xef\xbb\xbf")
           line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
         text = line.removesuffix(line_end) if line.endswith(line_end) else line.removesuffix(b"\n")
-        if text:
-          yield Line(text.decode("utf-8"), f"{found}:{number}")
+        if text or empty:
+          yield Line(text.decode(encoding), f"{found}:{number}")
   except UnicodeDecodeError as error:
-    raise UserError(f"{found}:{number}: not UTF-8 ({error.reason}). Convert the file to UTF-8.") from error
+    raise UserError(
+      f"{found}:{number}: not {encoding.upper()} ({error.reason}). Convert the file to UTF-8."
+    ) from error
   except (EOFError, OSError, zlib.error) as error:
     raise UserError(f"{found}:{number + 1}: cannot be read ({error}). Get the file anew.") from error
 
@@ -80,17 +84,20 @@ def open_bytes(path: pathlib.Path) -> Iterator[IO[bytes]]:
     yield file
 
 
-def json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
+def json_lines(
+  path: Path, texts: Sequence[str], *, encoding: str = "utf-8"
+) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields the JSON object of each line that is not empty, and where it stands.
 
   Args:
     path: a file as `read_lines` takes it.
     texts: the keys that every object must have, with strings as their values.
+    encoding: of the file.
 
   Raises: UserError with file and line number for a line that is no such object.
   """
   expected = f"a JSON object with {' and '.join(texts)}" if texts else "a JSON object"
-  for line in read_lines(path):
+  for line in read_lines(path, encoding=encoding):
     try:
       record = json.loads(line.text)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """Text and judgements of a split on disk, read from its source once: what every vocabulary then tokenises."""
 
+import functools
 import hashlib
 import json
 import logging
@@ -14,6 +15,8 @@ from tqdm import tqdm
 
 from retrieval_jax.data import features
 from retrieval_jax.data.built_folder import built_folder, reading, short_hash
+from retrieval_jax.data.file_task import FileSource
+from retrieval_jax.data.filter_pairs import filtered_table
 from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.task_source import Source, TaskSource
@@ -38,27 +41,31 @@ class PairTable(NamedTuple):
   dangling: Relevance | None  # judgements of passages that the corpus lacks, which are numbered from 0
   negatives: HardNegatives | None
   files: Mapping[str, Mapping[str, Any]]  # what was read: path -> {"bytes", "md5"}
+  filtered: Relevance | None = None  # the pairs that are no results, each of grade 1
 
 
-def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
-  """Returns the table of the source's split, read at the first call; a later call does not touch the source.
+def pair_table(source: Source, cache: pathlib.Path, split: str | None = None) -> PairTable:
+  """Returns the table of a split, read at the first call; a later call does not touch the source.
 
   Passages are those of the split "corpus" if the source has one, else those of the pairs, in the order they come.
   Memory while reading: 48 bytes a corpus passage and about 100 a pair.
 
+  split: one of pairs; None: the source's own.
+
   Raises: UserError for an unknown split, no examples, one id with two texts, or (with a corpus) more than 1% of
   the pairs pointing to passages that are not in it.
   """
+  split = source.split if split is None else split
   splits = list(source.splits())
-  pairs = [split for split in splits if not features.is_corpus(split)]
-  if source.split not in pairs:
-    raise UserError(f"{source.name} has no split {source.split!r}; its splits of pairs: {', '.join(pairs)}.")
+  pairs = [name for name in splits if not features.is_corpus(name)]
+  if split not in pairs:
+    raise UserError(f"{source.name} has no split {split!r}; its splits of pairs: {', '.join(pairs)}.")
   definition: dict[str, Any] = {
     "format": FORMAT_VERSION,
     "source": source.name,
     "source_fingerprint": source.fingerprint(),
   }
-  corpus, corpus_split = None, features.corpus_of(source.split, splits)
+  corpus, corpus_split = None, features.corpus_of(split, splits)
   if corpus_split is not None:
     corpus_definition = definition | {
       "split": corpus_split,
@@ -69,15 +76,15 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
       definition=corpus_definition,
       build=lambda folder: _write_corpus(source, corpus_split, folder),
     )
-  definition |= {"split": source.split, "passages": "pairs" if corpus is None else "corpus"}
+  definition |= {"split": split, "passages": "pairs" if corpus is None else "corpus"}
   fingerprint = short_hash(definition)
   folder = built_folder(
     cache / "texts" / fingerprint,
     definition=definition,
-    build=lambda folder: _write_pairs(source, folder, corpus),
+    build=lambda folder: _write_pairs(source, split, folder, corpus),
   )
   home = corpus or folder
-  dangling, negatives = folder / "dangling.npz", folder / "negatives.npz"
+  dangling, negatives, filtered = (folder / f"{name}.npz" for name in ("dangling", "negatives", "filtered"))
   with reading(folder):
     return PairTable(
       folder / "queries",
@@ -88,11 +95,14 @@ def pair_table(source: Source, cache: pathlib.Path) -> PairTable:
       dangling=Relevance.read(dangling) if dangling.exists() else None,
       negatives=HardNegatives.read(negatives) if negatives.exists() else None,
       files=json.loads((folder / "files.json").read_bytes()),
+      filtered=Relevance.read(filtered) if filtered.exists() else None,
     )
 
 
 def _corpus_fingerprint(source: Source, split: str) -> str:
-  return source.corpus_fingerprint(split) if isinstance(source, TaskSource) else source.fingerprint()
+  return (
+    source.corpus_fingerprint(split) if isinstance(source, TaskSource | FileSource) else source.fingerprint()
+  )
 
 
 def _write_corpus(source: Source, split: str, folder: pathlib.Path) -> None:
@@ -102,15 +112,15 @@ def _write_corpus(source: Source, split: str, folder: pathlib.Path) -> None:
   rows.finish(f"{source.name}, split {split}, passages")
 
 
-def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | None) -> None:
-  where = f"{source.name}, split {source.split}"
+def _write_pairs(source: Source, split: str, folder: pathlib.Path, corpus: pathlib.Path | None) -> None:
+  where = f"{source.name}, split {split}"
   queries = RowWriter(folder / "queries")
   passages = RowWriter(folder / "passages") if corpus is None else RowLookup(corpus / "passages", folder)
   grades, owners = (
     array("i"),
     array("q"),
   )  # a passage's owner: the number n of its pair, or -1 - n for a negative
-  for number, example in enumerate(_progress(source, source.split)):
+  for number, example in enumerate(_progress(source, split)):
     queries.add(str(example[features.QUERY_ID]), str(example[features.QUERY]))
     passages.add(*_passage(example))
     grades.append(int(example.get(features.RELEVANCE, 1)))  # pyright: ignore[reportArgumentType]  (never a list)
@@ -121,6 +131,11 @@ def _write_pairs(source: Source, folder: pathlib.Path, corpus: pathlib.Path | No
   query_rows = queries.finish(f"{where}, queries")
   passage_rows = passages.finish(f"{where}, passages")
   _save_pairs(folder, query_rows, passage_rows, np.array(owners), np.array(grades, np.int32))
+  if isinstance(source, TaskSource | FileSource):
+    read = functools.partial(source.filter_pairs, split)
+    filtered = filtered_table(read, folder / "queries", (corpus or folder) / "passages", where=where)
+    if filtered is not None:
+      filtered.save(folder / "filtered.npz")
   with open(folder / "files.json", "w", encoding="utf-8") as file:
     json.dump(describe_files(source.files()), file)
 

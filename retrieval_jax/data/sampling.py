@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 
 from retrieval_jax.data.built_folder import short_hash
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.label_counts import LabelCounts
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.text_table import Texts
 from retrieval_jax.data.token_store import TokenStore, first_equal
@@ -121,8 +122,27 @@ def sampled(data: RetrievalData, sample: Sample) -> RetrievalData:
     examples=np.flatnonzero(relevance.counts > 0).astype(np.int32),
     fingerprint=short_hash({"data": data.fingerprint, "sample": list(sample)}),
     teacher_scores=None,
+    filtered=_filtered(data.filtered, queries, passages),
+    label_counts=_counts(data.label_counts, passages),
     negatives=None,
   )
+
+
+def _filtered(
+  filtered: Relevance | None, queries: Int[np.ndarray, "q"], passages: Int[np.ndarray, "c"]
+) -> Relevance | None:
+  """Returns the filtered pairs whose query and passage are both in the sample."""
+  if filtered is None:
+    return None
+  part = _of_queries(filtered, queries)
+  owners = np.repeat(np.arange(len(queries)), np.diff(part.offsets))
+  rows = renumbered(part.passage_rows, passages)
+  kept = rows >= 0
+  return Relevance.from_pairs(owners[kept], rows[kept], part.grades[kept], num_queries=len(queries))
+
+
+def _counts(counts: LabelCounts | None, passages: Int[np.ndarray, "c"]) -> LabelCounts | None:
+  return None if counts is None else counts._replace(counts=counts.counts[passages])
 
 
 def _of_queries(relevance: Relevance, queries: Int[np.ndarray, "q"]) -> Relevance:

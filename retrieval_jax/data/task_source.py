@@ -93,6 +93,11 @@ class TaskSource(NamedTuple):
     seen = text_task.corpus_fingerprint(split)
     return hashlib.sha256(json.dumps([self.task, self.version, split, seen]).encode()).hexdigest()
 
+  def filter_pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    """Yields the (query id, passage id) of a split that are no results; none for a Task that seqio alone knows."""
+    text_task = self._text_task()
+    return iter(()) if text_task is None else text_task.filter_pairs_of(split)
+
   @property
   def info(self) -> features.TaskInfo:
     """What the Task declares; a Task that seqio alone knows declares nothing but our defaults."""

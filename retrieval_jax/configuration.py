@@ -30,6 +30,7 @@ COMPONENTS = {
   "EVALUATORS": "evaluators/",
   "SEARCHER": "searchers/",
   "INDEX": "indexes/",
+  "FUSION": "fusion/",
 }
 MACRO = "gin.macro"
 _ASSIGNMENT = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*(.*)$")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import output_dir
 from retrieval_jax.reporting import table
+from retrieval_jax.searcher_group import members
 from retrieval_jax.searchers import Searcher
 from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 
@@ -18,7 +19,8 @@ def evaluate(
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, Mapping[str, float]]:
   """Runs every evaluator and prints one table; returns {evaluator's name: metrics and geometry}, and for a group of
-  tasks its members and their mean.
+  tasks its members and their mean. Of a SearcherGroup each member is measured: the names are then "<evaluator>
+  <searcher>".
 
   Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json, run.trec and per_query.tsv. The encoder is compiled once for all
   tasks. on_start is ignored: the folder's configuration is the training's.
@@ -33,18 +35,22 @@ def evaluate(
   _check_all_there(evaluators)
   folder = output_dir(model_dir, "MODEL_DIR")
   results: dict[str, Mapping[str, float]] = {}
-  for evaluator in evaluators:
-    results.update(evaluator.run_all(searcher, model_dir=folder))
-  print(f"{searcher.name} {searcher.checkpoint}")
+  rows: dict[str, Mapping[str, float]] = {}
   # The geometry of the embeddings is no share of anything: metrics.json has it, the table of percents has not.
   shown = {e.name: set(e.metric_names) for e in flat(evaluators)}
-  rows = {
-    name: {metric: value for metric, value in values.items() if metric in shown.get(name, values)}
-    for name, values in results.items()
-  }
+  searchers = members(searcher)
+  for evaluator in evaluators:
+    for one in searchers:
+      for name, values in evaluator.run_all(one, model_dir=folder).items():
+        label = name if len(searchers) == 1 else f"{name} {one.name}"
+        results[label] = values
+        rows[label] = {metric: value for metric, value in values.items() if metric in shown.get(name, values)}
+  for one in searchers:
+    print(f"{one.name} {one.checkpoint}")
   print(table(rows))
   for evaluator in evaluators:
-    print(f"wrote {evaluator.folder(searcher, folder) / 'metrics.json'}")
+    for one in searchers:
+      print(f"wrote {evaluator.folder(one, folder) / 'metrics.json'}")
   return results
 
 

@@ -25,6 +25,10 @@ class PairFeatures(NamedTuple):
     """Returns the columns side by side, float32."""
     return np.stack(self, axis=1).astype(np.float32, copy=False)
 
+  def where(self, kept: Bool[np.ndarray, "x"]) -> "PairFeatures":
+    """Returns the features of the pairs that are marked."""
+    return PairFeatures(*(column[kept] for column in self))
+
 
 class FusionModel(Protocol):
   """A fitted model: a NamedTuple of arrays and numbers, so that it is stored as such."""

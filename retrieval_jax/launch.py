@@ -46,6 +46,11 @@ PROGRAMS = {
   "mine": Program(
     "mine", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.OUTPUT_PATH=/tmp/negatives.tsv"
   ),
+  "fuse": Program(
+    "fuse",
+    True,
+    "--gin_file=data/extreme.gin --gin.DATA_PATH=lf_titles --gin.HELD_OUT=0.05 --gin.MODEL_DIR=/tmp/run",
+  ),
 }
 
 

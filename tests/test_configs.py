@@ -18,9 +18,16 @@ COMPONENT = {
   "searchers": "SEARCHER",
   "evaluators": "EVALUATORS",
   "indexes": "INDEX",
+  "fusion": "FUSION",
 }
 # These need what other files bring: data, inputs, a checkpoint.
-NEEDS_OTHERS = ("evaluators/", "searchers/hybrid", "searchers/classifiers")
+NEEDS_OTHERS = (
+  "evaluators/",
+  "searchers/hybrid",
+  "searchers/classifiers",
+  "searchers/fused_heads",
+  "searchers/heads",
+)
 # What a file leaves to the user, with a value to try it with.
 REQUIRED = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",

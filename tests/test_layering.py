@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "retrieval_jax"
 L0 = {"errors", "paths", "progress", "records", "scoring", "sharding"}
 L1 = {"data", "batching", "models", "losses", "index", "metrics", "interop"}
-L3 = {"train", "eval", "encode", "search", "mine", "convert", "dual_encoder", "adapters", "launch"}
+L3 = {"train", "eval", "encode", "search", "mine", "fuse", "convert", "dual_encoder", "adapters", "launch"}
 GIN = {"launch.py", "configuration.py"}
 OPTIONAL = {
   "bm25s",
@@ -20,6 +20,7 @@ OPTIONAL = {
   "transformers",
   "sentence_transformers",
   "scipy",
+  "sklearn",
   "matplotlib",
   "huggingface_hub",
   "mteb",
@@ -90,7 +91,7 @@ def test_importing_the_package_loads_no_jax():
   assert not modules_after("import retrieval_jax") & {"jax", "tensorflow", "seqio", "orbax"}
 
 
-@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "mine", "convert"])
+@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "mine", "fuse", "convert"])
 def test_help_loads_no_tensorflow_and_shows_an_example(program):
   code = (
     "import runpy, sys\n"

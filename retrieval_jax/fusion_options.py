@@ -1,0 +1,30 @@
+"""What a fusion is fitted on: how deep each head is searched, and how many points and pairs are looked at."""
+
+from typing import Final, NamedTuple
+
+from retrieval_jax.errors import UserError
+
+
+class FusionOptions(NamedTuple):
+  """depth: results of each head. Fit with the depth that is searched with: candidates are then of one kind.
+
+  max_points: points of the split, drawn evenly if there are more.
+  max_pairs: candidates that a model is fitted on. If there are more, those that are no labels are drawn evenly, and each
+    counts for those that are left out: probabilities stay what they were.
+  seed: of what is drawn.
+  """
+
+  depth: int = 300
+  max_points: int = 75_000
+  max_pairs: int = 5_000_000
+  seed: int = 0
+
+  def check(self) -> None:
+    """Raises UserError for numbers that cannot be."""
+    for name, least in (("depth", 1), ("max_points", 2), ("max_pairs", 2), ("seed", 0)):
+      value = getattr(self, name)
+      if type(value) is not int or value < least:
+        raise UserError(f"FusionOptions: {name} is {value!r}; expected a whole number of at least {least}.")
+
+
+DEFAULTS: Final = FusionOptions()

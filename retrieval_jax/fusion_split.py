@@ -1,0 +1,47 @@
+"""The split that a fusion is fitted on: points whose labels neither the training nor the evaluation looks at."""
+
+import dataclasses
+import sys
+from typing import Any, cast
+
+from retrieval_jax.data.features import is_corpus
+from retrieval_jax.data.task_source import Source
+from retrieval_jax.errors import UserError, nearest
+
+
+def fitting_source(source: Source, *, split: str = "held_out") -> Source:
+  """Returns the source at `split`; warns on stderr of "train", whose labels the heads were trained to give.
+
+  Raises: UserError for "test", a split that is not there, and what is no source of one task.
+
+  Example: `fitting_source(ExtremeFolder("lf_titles", held_out=0.05))`.
+  """
+  if not isinstance(source, Source):
+    raise UserError(
+      f"{type(source).__name__}: expected one task to fit a fusion on; a mixture has no labels of its own."
+    )
+  if split == "test":
+    raise UserError(
+      "FUSION_SPLIT=test: a fusion that has seen the labels of the test points makes every result on them worthless. Hold "
+      "training points out (--gin.HELD_OUT=0.05 for data/extreme.gin, in the training too), or name another split."
+    )
+  splits = [name for name in source.splits() if not is_corpus(name)]
+  if split not in splits:
+    hint = (
+      "Hold training points out with --gin.HELD_OUT=0.05, in the training too"
+      if split == "held_out"
+      else "Correct FUSION_SPLIT"
+    )
+    raise UserError(
+      f"{source.name} has no split {split!r}; its splits: {', '.join(splits)}. {hint}"
+      f"{nearest(split, splits).removesuffix('?') or ', or name another with FUSION_SPLIT'}."
+    )
+  if split == "train":
+    print(
+      "warning: FUSION_SPLIT=train: the classifiers were trained to give these very labels, so the fusion learns to trust "
+      "them more than other points bear out, and the numbers below are of no use. Fit on points that are held out.",
+      file=sys.stderr,
+    )
+  if dataclasses.is_dataclass(source):
+    return cast(Source, dataclasses.replace(cast(Any, source), split=split))
+  return cast(Any, source)._replace(split=split)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import logging
-import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from retrieval_jax.data import features
 from retrieval_jax.data.extreme_files import (
+  ExtremeFiles,
   TextRule,
   check_encoding,
   count_rows,
@@ -16,7 +16,6 @@ from retrieval_jax.data.extreme_files import (
   read_points,
 )
 from retrieval_jax.data.file_task import FileSource, files_fingerprint, task_name
-from retrieval_jax.data.lines import Path
 from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
@@ -89,71 +88,102 @@ class ExtremeFolder(FileSource):
     """
     folder = resolve(self.path)
     titles_only = is_titles(self.name) if self.titles_only is None else self.titles_only
-    propensity = usual_propensity(self.name) if self.propensity is None else self.propensity
+    files = extreme_files(folder)
+    splits = [split for split in ("train", HELD_OUT, "test") if _file_split(split) in files.points]
+    if not self.held_out and HELD_OUT in splits:
+      splits.remove(HELD_OUT)
     return extreme_task(
       task_name("extreme", folder),
-      folder,
+      lambda: files,
       TextRule(titles_only, self.encoding, self.unescape),
+      splits=splits,
       held_out=self.held_out,
-      info=features.TaskInfo(metrics=METRICS, propensity=propensity),
+      info=features.TaskInfo(
+        metrics=METRICS,
+        propensity=usual_propensity(self.name) if self.propensity is None else _checked(self.propensity),
+      ),
     )
 
 
-def extreme_task(
-  name: str, folder: Path, rule: TextRule, *, info: features.TaskInfo, held_out: float = 0.0
-) -> features.TextTask:
-  """Returns the text task of a folder in the LF layout.
+def _checked(propensity: tuple[float, float]) -> tuple[float, float]:
+  if not (
+    isinstance(propensity, tuple | list)
+    and len(propensity) == 2
+    and all(type(value) in (int, float) and value > 0 for value in propensity)
+  ):
+    raise UserError(f"propensity={propensity!r}: expected the constants (A, B), such as (0.55, 1.5).")
+  return propensity[0], propensity[1]
 
-  Raises: UserError if files are missing, for a share outside 0..1, or an encoding that cannot be.
+
+def extreme_task(
+  name: str,
+  files: Callable[[], ExtremeFiles],
+  rule: TextRule,
+  *,
+  splits: Sequence[str],
+  info: features.TaskInfo,
+  held_out: float = 0.0,
+) -> features.TextTask:
+  """Returns the text task of a folder in the LF layout; `files` is called when the task is read.
+
+  splits: of pairs. held_out: the share of the split "held_out" of the training points.
+
+  Raises: UserError for a share outside 0..1, or an encoding that cannot be.
   """
   check_encoding(rule.encoding)
   if type(held_out) not in (int, float) or not 0 <= held_out < 1:
     raise UserError(f"held_out={held_out!r}: expected a share of the training points, from 0 to below 1.")
-  files = extreme_files(folder)
-  splits = [split for split in ("train", HELD_OUT, "test") if _file_split(split) in files.points]
-  if not held_out and HELD_OUT in splits:
-    splits.remove(HELD_OUT)
 
   def taken(split: str, point: str) -> bool:
     return split == "test" or is_held_out(point, held_out) == (split == HELD_OUT)
 
   def read(split: str) -> Iterator[features.Example]:
-    what = "titles alone" if rule.titles_only else "titles and contents"
-    LOG.info("%s: texts are %s (titles_only=%s).", folder, what, rule.titles_only)
+    found = files()
     if split == features.CORPUS:
-      for number, text in enumerate(read_labels(files, rule)):
-        yield features.passage(str(number), text)
-      return
-    num_labels = count_rows(files.labels)
-    points = read_points(files, _file_split(split), rule, num_labels=num_labels)
-    for number, point in enumerate(points):
-      id = str(number)
-      if not taken(split, id):
-        continue
-      for label in point.labels:
-        yield features.pair(id, point.text, str(label), "")
-      if not point.labels:
-        yield features.pair(id, point.text, "0", "", 0)
+      return _labels(found, rule)
+    return _pairs(found, _file_split(split), rule, lambda point: taken(split, point))
 
   def filter_pairs(split: str) -> Iterator[tuple[str, str]]:
-    for point, label in read_filter(files, _file_split(split)):
-      if taken(split, str(point)):
-        yield str(point), str(label)
-
-  def paths() -> list[pathlib.Path]:
-    return files.all()
+    pairs = ((str(point), str(label)) for point, label in read_filter(files(), _file_split(split)))
+    return (pair for pair in pairs if taken(split, pair[0]))
 
   options = (FORMAT_VERSION, *rule)
   return features.TextTask(
     name=name,
     splits=(*splits, features.CORPUS),
     read=read,
-    fingerprint=lambda: files_fingerprint(paths(), *options, held_out),
+    fingerprint=lambda: files_fingerprint(files().all(), *options, held_out),
     info=info,
-    files=paths,
-    corpus_fingerprint=lambda split: files_fingerprint([files.labels], *options, split),
+    files=lambda: files().all(),
+    corpus_fingerprint=lambda split: files_fingerprint([files().labels], *options, split),
     filter_pairs=filter_pairs,
   )
+
+
+def _labels(files: ExtremeFiles, rule: TextRule) -> Iterator[features.Example]:
+  _say(files, rule)
+  for number, text in enumerate(read_labels(files, rule)):
+    yield features.passage(str(number), text)
+
+
+def _pairs(
+  files: ExtremeFiles, split: str, rule: TextRule, taken: Callable[[str], bool]
+) -> Iterator[features.Example]:
+  """Yields a pair for each label of the points that are taken; a point without labels has label 0 of relevance 0."""
+  num_labels = count_rows(files.labels)
+  for number, point in enumerate(read_points(files, split, rule, num_labels=num_labels)):
+    id = str(number)
+    if not taken(id):
+      continue
+    for label in point.labels:
+      yield features.pair(id, point.text, str(label), "")
+    if not point.labels:
+      yield features.pair(id, point.text, "0", "", 0)
+
+
+def _say(files: ExtremeFiles, rule: TextRule) -> None:
+  what = "titles alone" if rule.titles_only else "titles and contents"
+  LOG.info("%s: texts are %s (titles_only=%s).", files.labels.parent, what, rule.titles_only)
 
 
 def is_held_out(point: str, share: float) -> bool:

@@ -160,6 +160,11 @@ def read_points(files: ExtremeFiles, split: str, rule: TextRule, *, num_labels: 
   Raises: UserError with file and line number for a line that cannot be read or a label beyond `num_labels`; if points and
   rows of labels are not as many, with both numbers.
   """
+  if split not in files.points:
+    raise UserError(
+      f"{files.labels.parent}: no points of the split {split!r} ({PREFIXES[split]}.json or {PREFIXES[split]}_X.txt); there "
+      f"are those of {', '.join(files.points)}."
+    )
   file, pairs = files.points[split], files.pairs.get(split)
   texts = _texts(file, rule)
   if pairs is None:

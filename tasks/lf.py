@@ -55,7 +55,7 @@ def task(name: str, spec: Spec) -> features.TextTask:
   def files() -> ExtremeFiles:
     places = (f"extreme/{spec.folder}", f"xc/{spec.folder}", spec.folder)
     return extreme_files(
-      benchmark_dir(*places, get="a browser from manikvarma.org/downloads/XC/XMLRepository.html")
+      benchmark_dir(*places, get="a browser, from http://manikvarma.org/downloads/XC/XMLRepository.html")
     )
 
   return extreme_task(

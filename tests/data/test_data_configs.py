@@ -9,6 +9,7 @@ import gin
 import pytest
 
 from retrieval_jax.data.dataset import TaskSource
+from retrieval_jax.data.extreme import ExtremeFolder
 from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
 from retrieval_jax.data.link_graph import LinkGraph
 from retrieval_jax.data.reqa import ReqaFolder
@@ -119,3 +120,13 @@ def test_link_graph(build):
 def test_the_path_is_required(build, name: str):
   with pytest.raises(ValueError, match="DATA_PATH"):
     build(name)
+
+
+def test_extreme_classification(build, tmp_path):
+  bindings = (f"DATA_PATH = '{tmp_path}'", "HELD_OUT = 0.05", "EVAL_SPLIT = 'held_out'", "TITLES_ONLY = True")
+  train, evaluation = build(
+    "extreme.gin", *bindings, "PROPENSITY = (0.6, 2.6)", "ENCODING = 'latin-1'", "UNESCAPE = False"
+  )
+  assert train == ExtremeFolder(str(tmp_path), "train", 0.05, True, "latin-1", False, (0.6, 2.6))
+  assert evaluation == dataclasses.replace(train, split="held_out")
+  assert build("extreme.gin", f"DATA_PATH = '{tmp_path}'")[1] == ExtremeFolder(str(tmp_path), "test")

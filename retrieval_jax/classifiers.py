@@ -19,7 +19,7 @@ from retrieval_jax.scoring import EPSILON
 FOLDER: Final = "classifiers"
 _STEP: Final = re.compile(r"step_(\d+)")
 # What decides which vectors belong together: queries of another encoder, or another corpus, would meet wrong ones.
-_ENCODER: Final = ("parameters", "model")
+_ENCODER: Final = ("encoder_parameters", "encoder_model")
 _CORPUS: Final = "passages_fingerprint"
 
 
@@ -52,7 +52,7 @@ class LabelClassifiers(NamedTuple):
 
 def encoder_identity(encoder: Encoder) -> dict[str, str]:
   """Returns what tells one encoder's embeddings from another's: hashes of its parameters and of its computation."""
-  return {"parameters": parameter_digest(encoder.params), "model": encoder.model.digest}
+  return dict(zip(_ENCODER, (parameter_digest(encoder.params), encoder.model.digest), strict=True))
 
 
 def corpus_identity(data: RetrievalData) -> dict[str, str]:
@@ -65,7 +65,8 @@ def check_same_encoder(folder: pathlib.Path, saved: Mapping[str, Any], now: Mapp
   if any(saved.get(name) != now[name] for name in _ENCODER):
     raise UserError(
       f"{folder}: these classifiers were trained on the embeddings of {saved.get('checkpoint', 'another encoder')} "
-      f"(parameters {saved.get('parameters')}); the encoder's parameters are now {now['parameters']}. Choose its "
+      f"(parameters {saved.get(_ENCODER[0])}, model {saved.get(_ENCODER[1])}), and the encoder is now another one "
+      f"({now[_ENCODER[0]]}, {now[_ENCODER[1]]}). Choose its "
       "checkpoint with --gin.STEP=..., or move the folder away and train classifiers anew."
     )
 

@@ -51,6 +51,11 @@ PROGRAMS = {
     True,
     "--gin_file=data/extreme.gin --gin.DATA_PATH=lf_titles --gin.HELD_OUT=0.05 --gin.MODEL_DIR=/tmp/run",
   ),
+  "train_classifiers": Program(
+    "train_classifiers",
+    True,
+    "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.TRAIN_STEPS=2000",
+  ),
 }
 
 
@@ -100,7 +105,8 @@ def run(program: str, argv: Sequence[str]) -> object:
   configured = gin.get_configurable(f"{program}.{spec.function}")
 
   def on_start(folder: pathlib.Path) -> None:
-    write_run_files(folder, [program, *argv])
+    write = write_record if spec.reads_model else write_run_files
+    write(folder, [program, *argv])
 
   if spec.takes_queries:
     return configured(flags.query, on_start=on_start)
@@ -273,12 +279,19 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
   """Writes MODEL_DIR/config.gin (all that was used), model.gin (the model section) and versions.json."""
   import gin
 
-  with atomic_write(folder / "config.gin") as file:
-    file.write(gin.operative_config_str())
+  write_record(folder, argv)
   copies = keep_vocabularies(gin.get_configurable(f"INPUTS/{configuration.MACRO}")(), folder)
   section = configuration.section_str(ROOTS, copies)
   with atomic_write(folder / FILE) as file:
     file.write(section + START)
+
+
+def write_record(folder: pathlib.Path, argv: Sequence[str]) -> None:
+  """Writes config.gin (all that was used) and versions.json: what a result must name to be repeated."""
+  import gin
+
+  with atomic_write(folder / "config.gin") as file:
+    file.write(gin.operative_config_str())
   with atomic_write(folder / "versions.json") as file:
     json.dump(versions(argv), file, indent=2)
     file.write("\n")

@@ -78,7 +78,7 @@ def saved(folder, encoder, data, weights, step=3, rows_per_shard=4):
   """Writes weights as the classifiers of MODEL_DIR `folder`."""
   of = {**encoder_identity(encoder), **corpus_identity(data)}
   note = {"checkpoint": "checkpoint_7", "task": data.name}
-  manifest = classifier_manifest(of, Layout(*weights.shape, rows_per_shard), note)
+  manifest = classifier_manifest(of, Layout(len(weights), D, rows_per_shard), note)
   own = step_folder(folder / "classifiers", step)
   save_classifiers(
     own, lambda span: weights[span.start : span.stop], ids=data.passages.ids, manifest=manifest

@@ -35,7 +35,7 @@ REQUIRED = {
   "MIXTURE_OR_TASK_NAME": "'pydocs'",
   "TFDS_NAME": "'squad'",
   "TASKS": "{'pydocs': 1.0}",
-  "TRAIN_STEPS": "100",
+  "TRAIN_STEPS": "1000",
   "BATCH_SIZE": "8",
   "MODEL_DIR": "'/tmp/none'",
   "NUM_EMBEDDINGS": "100",

@@ -10,7 +10,19 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "retrieval_jax"
 L0 = {"errors", "paths", "progress", "records", "scoring", "sharding"}
 L1 = {"data", "batching", "models", "losses", "index", "metrics", "interop"}
-L3 = {"train", "eval", "encode", "search", "mine", "fuse", "convert", "dual_encoder", "adapters", "launch"}
+L3 = {
+  "train",
+  "train_classifiers",
+  "eval",
+  "encode",
+  "search",
+  "mine",
+  "fuse",
+  "convert",
+  "dual_encoder",
+  "adapters",
+  "launch",
+}
 GIN = {"launch.py", "configuration.py"}
 OPTIONAL = {
   "bm25s",

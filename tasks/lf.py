@@ -23,7 +23,8 @@ from typing import NamedTuple
 from retrieval_jax.data import features
 from retrieval_jax.data.benchmarks import benchmark_dir
 from retrieval_jax.data.extreme import METRICS, extreme_task, is_titles, usual_propensity
-from retrieval_jax.data.extreme_files import ExtremeFiles, TextRule, extreme_files
+from retrieval_jax.data.extreme_files import ExtremeFiles, extreme_files
+from retrieval_jax.data.extreme_rows import TextRule
 
 SOURCE = (
   "The Extreme Classification Repository (http://manikvarma.org/downloads/XC/XMLRepository.html), for research, under the "

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from retrieval_jax.data import features
 from retrieval_jax.data.extreme_files import (
   ExtremeFiles,
-  TextRule,
-  check_encoding,
   count_rows,
   extreme_files,
   read_filter,
   read_labels,
   read_points,
 )
+from retrieval_jax.data.extreme_rows import TextRule, check_encoding
 from retrieval_jax.data.file_task import FileSource, files_fingerprint, task_name
 from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.errors import UserError

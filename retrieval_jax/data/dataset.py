@@ -178,7 +178,7 @@ def make_batch(
   every batch of an epoch, whatever the batch size and the number of processes, and another one in the next. epoch: of
   all, or of each example (Batcher.epochs).
   Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number. data.filtered stands
-  among the positives, because it must not act as a negative, and is never drawn.
+  among the positives, because it must not act as a negative; what is drawn is a positive, filtered or not.
   targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some, in_batch if
   a task of the data is without in-batch negatives.
   hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves

@@ -1,0 +1,81 @@
+"""Texts and pairs of ids as people have them: lines, TSV or JSON lines, each with an id."""
+
+from collections.abc import Iterator
+
+from retrieval_jax.data import features
+from retrieval_jax.data.lines import Line, Path, read_lines
+from retrieval_jax.data.tables import is_json, read_passages
+from retrieval_jax.data.text_rows import titled
+from retrieval_jax.errors import UserError
+
+PAIR_HEADER = ("point_id", "label_id")
+
+
+def read_texts(path: Path) -> Iterator[features.Example]:
+  """Yields the texts of a file as passages; an id comes once.
+
+  A file whose first line holds no tab and is no JSON is of texts alone, a line each, whose ids are their numbers from 0; an
+  empty line is an empty text. Others have ids: JSON lines with id, text and perhaps title, or TSV of id, text and perhaps
+  title (tables.read_passages).
+
+  Raises: UserError with file and line number for a line that cannot be read, and for an id that comes twice.
+
+  Example: the lines "Cats" and "Dogs" have the ids "0" and "1".
+  """
+  first = next(read_lines(path, empty=True), Line("", f"{path}:1"))
+  if is_json(path) or "\t" in first.text:
+    return _distinct(read_passages(path), path)
+  return _plain(path)
+
+
+def _plain(path: Path) -> Iterator[features.Example]:
+  for number, line in enumerate(read_lines(path, empty=True)):
+    if "\t" in line.text:
+      raise UserError(f"{line.where}: a tab, but the first line has none: ids and texts, or texts alone?")
+    yield features.passage(str(number), line.text.strip())
+
+
+def _distinct(passages: Iterator[features.Example], path: Path) -> Iterator[features.Example]:
+  seen: set[int] = set()
+  for passage in passages:
+    key = hash(passage[features.PASSAGE_ID])
+    if key in seen:
+      raise UserError(
+        f"{path}: the id {passage[features.PASSAGE_ID]!r} comes twice. An id comes once: leave out the second line."
+      )
+    seen.add(key)
+    yield passage
+
+
+def read_id_pairs(path: Path) -> Iterator[tuple[str, str, str]]:
+  """Yields (point id, label id, where) of a TSV file; the first line may name its columns, point_id and label_id.
+
+  Raises: UserError with file and line number for a line that has not two columns.
+  """
+  for number, line in enumerate(read_lines(path)):
+    values = line.text.split("\t")
+    if number == 0 and tuple(values) == PAIR_HEADER:
+      continue
+    if len(values) != 2:
+      raise UserError(
+        f"{line.where}: {len(values)} columns, expected 2 split by a tab: {', '.join(PAIR_HEADER)}."
+      )
+    yield values[0], values[1], line.where
+
+
+def id_of(text: features.Example) -> str:
+  """Returns the id of what `read_texts` yields."""
+  return str(text[features.PASSAGE_ID])
+
+
+def text_of(text: features.Example) -> str:
+  """Returns the whole text, a title before it."""
+  return titled(str(text.get(features.TITLE, "")), str(text[features.PASSAGE]))
+
+
+def same_text(text: str) -> str:
+  """Returns what two texts share that differ in upper and lower case or in white space alone.
+
+  Example: `same_text("Light  reading")` is `"light reading"`.
+  """
+  return " ".join(text.casefold().split())

@@ -8,8 +8,8 @@ from jaxtyping import Array, PyTree
 
 from retrieval_jax.records import AnyArray, Batch, LossOutput
 
-# (loss state, batch, rng) -> (gradient, output, next loss state) of one batch.
-Pass = Callable[[PyTree, Batch, Array], tuple[PyTree, LossOutput, PyTree]]
+# (loss state, batch, rng) -> (gradient, output, next loss state, values of each query) of one batch.
+Pass = Callable[[PyTree, Batch, Array], tuple[PyTree, LossOutput, PyTree, PyTree]]
 
 
 def cut(batch: Batch, count: int, *, shards: int = 1) -> Batch:
@@ -53,10 +53,20 @@ def cut(batch: Batch, count: int, *, shards: int = 1) -> Batch:
   )
 
 
+def joined(values: Array, *, shards: int = 1) -> Array:
+  """Returns values [count, q / count, ...] of the queries of `cut`'s microbatches in the order of the whole batch.
+
+  Example: of the rows that `cut(batch, 2, shards=2)` has, `[[0, 2], [1, 3]]`, it makes `[0, 1, 2, 3]`.
+  """
+  count, size = values.shape[:2]
+  parts = values.reshape(count, shards, size // shards, *values.shape[2:])
+  return parts.swapaxes(0, 1).reshape(count * size, *values.shape[2:])
+
+
 def accumulate(
   one: Pass, loss_state: PyTree, batch: Batch, rng: Array, *, count: int, shards: int = 1
-) -> tuple[PyTree, LossOutput, PyTree]:
-  """Returns (gradient, output, loss state) over `count` microbatches of the batch, one after the other.
+) -> tuple[PyTree, LossOutput, PyTree, PyTree]:
+  """Returns (gradient, output, loss state, values of each query) over `count` microbatches, one after the other.
 
   Gradient, loss and metrics are the mean over the microbatches, each weighted with its share of the examples' weights;
   the state goes from one to the next in order; microbatch j draws from fold_in(rng, j).
@@ -72,16 +82,16 @@ def accumulate(
   total = jnp.sum(weights)
   shares = weights / jnp.where(total > 0, total, 1)
 
-  def add(carry: tuple[PyTree, PyTree], part: tuple) -> tuple[tuple[PyTree, PyTree], None]:
+  def add(carry: tuple[PyTree, PyTree], part: tuple) -> tuple[tuple[PyTree, PyTree], PyTree]:
     mean, loss_state = carry
     number, share, microbatch = part
-    gradient, output, loss_state = one(loss_state, microbatch, jax.random.fold_in(rng, number))
+    gradient, output, loss_state, queries = one(loss_state, microbatch, jax.random.fold_in(rng, number))
     mean = jax.tree.map(lambda m, x: m + (share * x).astype(m.dtype), mean, (gradient, output))
-    return (mean, loss_state), None
+    return (mean, loss_state), queries
 
   first = jax.tree.map(lambda x: x[0], parts)
-  gradient, output, _ = jax.eval_shape(one, loss_state, first, rng)
+  gradient, output, _, _ = jax.eval_shape(one, loss_state, first, rng)
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradient, output))
-  (mean, loss_state), _ = jax.lax.scan(add, (zeros, loss_state), (jnp.arange(count), shares, parts))
+  (mean, loss_state), queries = jax.lax.scan(add, (zeros, loss_state), (jnp.arange(count), shares, parts))
   gradient, output = mean
-  return gradient, output, loss_state
+  return gradient, output, loss_state, jax.tree.map(lambda x: joined(x, shards=shards), queries)

@@ -8,6 +8,7 @@ from jaxtyping import Int
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.negative_lines import first_line_of
 from retrieval_jax.errors import UserError
+from retrieval_jax.refresh_options import NegativeRefresh
 
 
 class NegativeOptions(NamedTuple):
@@ -18,6 +19,7 @@ class NegativeOptions(NamedTuple):
   per_query (HARD_NEGATIVES): how many are drawn of each query's, others in each epoch. A batch of q queries then has
     q (1 + per_query) passages. A query that has fewer leaves places empty, which count for nothing.
   allow_fewer (ALLOW_FEWER_NEGATIVES): False makes a query with fewer than per_query an error before training starts.
+  refresh (NEGATIVE_REFRESH): when they are mined anew with the model that is being trained; None: never.
 
   Example: `NegativeOptions("negatives.tsv", per_query=4)`.
   """
@@ -25,16 +27,19 @@ class NegativeOptions(NamedTuple):
   path: str | None = None
   per_query: int = 0
   allow_fewer: bool = True
+  refresh: NegativeRefresh | None = None
 
   def check_number(self) -> None:
-    """Raises UserError unless per_query is a whole number of at least 0."""
+    """Raises UserError unless per_query is a whole number of at least 0 and `refresh` can be."""
     if type(self.per_query) is not int or self.per_query < 0:
       raise UserError(f"HARD_NEGATIVES={self.per_query!r}: expected a whole number of at least 0.")
+    if self.refresh is not None:
+      self.refresh.check(self.per_query)
 
   def check(self, data: RetrievalData) -> None:
     """Raises UserError if the data have no hard negatives that are asked for, or, unless that is allowed, too few of a
     query: it names the query, and file and line where a file has some of it."""
-    if not self.per_query:
+    if not self.per_query or self.refresh is not None:
       return
     counts = _counts(data)
     if not counts.any():
@@ -59,6 +64,8 @@ class NegativeOptions(NamedTuple):
     Example: with 4 of up to 8 a query, one line says so, and how many passages a batch has.
     """
     counts = _counts(data)
+    if self.refresh is not None:
+      return [self._describe_refresh(batch_size)]
     if not counts.any():
       return []
     if not self.per_query:
@@ -79,6 +86,14 @@ class NegativeOptions(NamedTuple):
         f"makes {used:.2f} a query on average"
       )
     return lines
+
+  def _describe_refresh(self, batch_size: int) -> str:
+    assert self.refresh is not None
+    n, refresh = self.per_query, self.refresh
+    return (
+      f"hard negatives: {n} drawn of the {refresh.depth} best a query, mined from epoch {refresh.start} on every "
+      f"{refresh.epochs} epochs; a batch has {batch_size} x (1 + {n}) = {batch_size * (1 + n)} passages"
+    )
 
   def _where(self, query_id: str) -> str:
     if self.path is None:

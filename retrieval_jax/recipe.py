@@ -23,11 +23,12 @@ from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.negative_options import NegativeOptions
 from retrieval_jax.optimizers import Optimizer
 from retrieval_jax.records import Batch
+from retrieval_jax.refresh_options import ClusterOptions
 from retrieval_jax.retriever import Retriever, check_computation, check_inputs, model_manifest
 from retrieval_jax.step_options import StepOptions
 from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 from retrieval_jax.train_state import TrainState, initial_state
-from retrieval_jax.train_step import Step
+from retrieval_jax.train_step import Step, StepWithQueries
 
 
 class Recipe(NamedTuple):
@@ -40,6 +41,7 @@ class Recipe(NamedTuple):
   negatives: the hard negatives that batches carry.
   step: in how many chunks and microbatches a step is computed, and how many steps may be not finite.
   evaluators, eval_loss: what is measured at every checkpoint, and every eval_period steps if that is given.
+  clusters: where a batcher that clusters the examples takes their embeddings from.
   """
 
   retriever: Retriever
@@ -55,6 +57,7 @@ class Recipe(NamedTuple):
   step: StepOptions = StepOptions()
   eval_loss: EvalLoss | None = None
   eval_period: int | None = None
+  clusters: ClusterOptions = ClusterOptions()
 
   def evaluates_at(self, step: int) -> bool:
     """Returns whether the evaluators run after `step` steps although no checkpoint is saved there."""
@@ -103,7 +106,9 @@ def check_best_metric(best: str | None, evaluators: Evaluators) -> None:
     raise UserError(f"BEST_METRIC={best!r}: expected {expected}{nearest(best, known) or '.'}")
 
 
-def check_parts(recipe: Recipe, step: Step, batch: Batch, data: RetrievalData, seed: int) -> None:
+def check_parts(
+  recipe: Recipe, step: Step | StepWithQueries, batch: Batch, data: RetrievalData, seed: int
+) -> None:
   """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
   missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
   if missing:
@@ -172,7 +177,7 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     **model_manifest(recipe.retriever),
     "task": data.name,
     "task_fingerprint": data.fingerprint,
-    "batcher": _described(recipe.batcher),
+    "batcher": described(recipe.batcher),
     "batch_size": recipe.batcher.batch_size,
     "microbatches": recipe.step.microbatches,
     "hard_negatives": recipe.negatives.per_query,
@@ -180,7 +185,7 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
   }
 
 
-def _described(batcher: Batcher) -> str:
+def described(batcher: Batcher) -> str:
   """Returns the batcher's kind and settings, such as "Mixture(one_task_per_batch=False)"; its size stands by itself."""
   names = [field.name for field in dataclasses.fields(batcher)] if dataclasses.is_dataclass(batcher) else []
   settings = [f"{name}={getattr(batcher, name)!r}" for name in names if name != "batch_size"]

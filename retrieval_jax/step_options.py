@@ -15,6 +15,8 @@ class StepOptions(NamedTuple):
     easier loss. Chunks are the exact alternative. Each microbatch is encoded in `chunks` chunks.
   max_nonfinite_steps (MAX_NONFINITE_STEPS): 0 stops training at the first step whose loss or gradient is not finite;
     above 0 such a step changes nothing but the step number, is counted and named, and one more of them stops training.
+  hardness (IN_BATCH_HARDNESS): above 0 the metric "in_batch_hardness" is the mean cosine of each query to so many of the
+    batch that are most like it (hardness.py).
 
   Example: `StepOptions(chunks=4)`.
   """
@@ -22,6 +24,7 @@ class StepOptions(NamedTuple):
   chunks: int = 1
   microbatches: int = 1
   max_nonfinite_steps: int = 0
+  hardness: int = 0
 
   def check(self, batch_size: int, shards: int) -> None:
     """Raises UserError unless the numbers are whole and every shard's rows make `microbatches` equal parts."""
@@ -29,6 +32,7 @@ class StepOptions(NamedTuple):
       ("TRAIN_CHUNKS", self.chunks, 1),
       ("TRAIN_MICROBATCHES", self.microbatches, 1),
       ("MAX_NONFINITE_STEPS", self.max_nonfinite_steps, 0),
+      ("IN_BATCH_HARDNESS", self.hardness, 0),
     ):
       if type(value) is not int or value < least:
         raise UserError(f"{name}={value!r}: expected a whole number of at least {least}.")

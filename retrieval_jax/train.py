@@ -12,7 +12,7 @@ from tqdm import tqdm
 from retrieval_jax import progress
 from retrieval_jax.batching.base import Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
-from retrieval_jax.data import dataset, mixture
+from retrieval_jax.data import mixture
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
 from retrieval_jax.interruption import StopRequest, exclusive
@@ -27,11 +27,11 @@ from retrieval_jax.recipe import (
   manifest_of,
   state_creator,
 )
-from retrieval_jax.records import Batch
 from retrieval_jax.retriever import announce
 from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
-from retrieval_jax.train_step import make_train_step
+from retrieval_jax.train_step import make_step_with_queries, make_train_step
+from retrieval_jax.training_batches import TrainingBatches
 from retrieval_jax.training_evaluation import SECONDS, make_evaluation
 from retrieval_jax.training_log import Stopwatch, TrainingLog
 from retrieval_jax.training_plan import describe_tasks, plan_of
@@ -75,8 +75,9 @@ def train(
   )
   recipe.negatives.check(data)
   plan = plan_of(recipe, data, seed)
-  make_batch = _batches(recipe, plan, data, seed)
-  step_of_parts = make_train_step(
+  batches = TrainingBatches(recipe, data, plan, seed=seed)
+  make_step = make_step_with_queries if batches.has_bank else make_train_step
+  step_of_parts = make_step(
     recipe.retriever.model,
     recipe.loss,
     recipe.transform,
@@ -84,7 +85,7 @@ def train(
     frozen=recipe.frozen_paths,
     options=recipe.step,
   )
-  check_parts(recipe, step_of_parts, make_batch(0), data, seed)
+  check_parts(recipe, step_of_parts, batches.make(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
     _describe(recipe, partitioner, data, plan, 0, total_steps)
@@ -94,8 +95,9 @@ def train(
   manifest = manifest_of(recipe, data, seed)
   with _alone(folder), Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
     state, start = _start(recipe, saved, partitioner, data, seed)
+    before = saved.manifest(start) if start else {}
     if start:
-      check_resume(folder, saved.manifest(start), manifest)
+      check_resume(folder, before, manifest)
     if start >= total_steps:
       print(
         f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr
@@ -105,8 +107,9 @@ def train(
       on_start(folder)
       write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
     _describe(recipe, partitioner, data, plan, start, total_steps)
+    batches.start(folder, partitioner, step=start, manifest=before)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
-    guard = StepGuard(step_fn, recipe.step, recipe.batcher.batch_size)
+    guard = StepGuard(batches.watching(step_fn), recipe.step, recipe.batcher.batch_size)
     evaluation = make_evaluation(recipe, partitioner, folder, seed=seed)
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
@@ -122,7 +125,12 @@ def train(
     ) as bar:
       for step in range(start, total_steps):
         done = step + 1
-        state = guard.run(done, state, partitioner.put_batch(make_batch(step)))
+        with watch.paused():
+          refreshed = batches.refresh(step, state)
+        if refreshed:
+          log.write(step, refreshed)
+        state = guard.run(done, state, partitioner.put_batch(batches.make(step)))
+        batches.hold(step)
         watch.tick()
         bar.update(1)
         if done % log_period == 0 or done == total_steps:
@@ -130,7 +138,8 @@ def train(
           learning_rate = float(np.asarray(recipe.optimizer.learning_rate(step)))
           metrics = {**guard.metrics(), "learning_rate": learning_rate}
           epoch = recipe.batcher.epoch_of(plan, step)
-          log.write(done, {**metrics, "epoch": epoch, "examples_per_second": rate})
+          ages = batches.ages(step)
+          log.write(done, {**metrics, **ages, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
         evaluates = recipe.evaluates_at(done)
         saves = done % checkpoints.period == 0 or done == total_steps or stop.requested
@@ -147,7 +156,8 @@ def train(
                   _show(done, scores)
             finally:  # an evaluation that fails costs no training
               if saves:
-                saved.save(done, state, manifest=manifest, metrics=scores or None)
+                saved.save(done, state, manifest={**manifest, **batches.save(done)}, metrics=scores or None)
+                batches.prune(saved.steps())
         if stop.requested:
           tqdm.write(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
@@ -164,18 +174,6 @@ def _show(step: int, scores: Mapping[str, float]) -> None:
   if jax.process_index() == 0:
     shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != SECONDS)
     tqdm.write(f"step {step:,}: {shown} ({scores[SECONDS]:.0f} s)", file=sys.stderr)
-
-
-def _batches(recipe: Recipe, plan: Plan, data: RetrievalData, seed: int) -> Callable[[int], Batch]:
-  """Returns step -> Batch, a pure function of the step."""
-
-  batcher, per_query = recipe.batcher, recipe.negatives.per_query
-
-  def make(step: int) -> Batch:
-    rows, epochs = batcher.rows(plan, step), batcher.epochs(plan, step)
-    return dataset.make_batch(data, rows, seed=seed, epoch=epochs, hard_negatives=per_query)
-
-  return make
 
 
 def _alone(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:

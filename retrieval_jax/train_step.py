@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 from retrieval_jax import sharding
 from retrieval_jax.chunked_encoding import Encode, encode_in_chunks, spread
 from retrieval_jax.freezing import stop_frozen
+from retrieval_jax.hardness import HARDNESS, in_batch_hardness
 from retrieval_jax.losses.base import Loss
 from retrieval_jax.microbatches import accumulate
 from retrieval_jax.models.dual_encoder import TowerPair
@@ -19,6 +20,8 @@ from retrieval_jax.step_options import StepOptions
 from retrieval_jax.train_state import TrainState
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
+# The same, with the query embeddings [q, d] that the loss saw: (state, (metrics, queries)).
+StepWithQueries = Callable[[TrainState, Batch], tuple[TrainState, tuple[Mapping[str, Array], Array]]]
 
 
 def make_train_step(
@@ -38,10 +41,45 @@ def make_train_step(
   options: chunks and microbatches, which StepOptions describes. With max_nonfinite_steps a step of which any metric is
   not finite leaves parameters, optimizer and loss state as they were. Without, it leaves NaN in the new state on
   purpose. Either way the metrics say so, and the train loop looks at them before anything is saved (step_guard.py).
-  metrics: loss, grad_norm, the loss's own, all float32 scalars.
+  metrics: loss, grad_norm, the loss's own, and with options.hardness how alike the queries are, all float32 scalars.
   Cost: one forward and backward of both towers over the global batch, and with chunks one more forward; under a data
   mesh XLA gathers the embeddings (q*d and p*d floats) once per side and reduces the gradient once.
   """
+  step = _make_step(model, loss, transform, seed=seed, frozen=frozen, options=options, with_queries=False)
+
+  def without_queries(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
+    state, (metrics, _) = step(state, batch)
+    return state, metrics
+
+  return without_queries
+
+
+def make_step_with_queries(
+  model: TowerPair,
+  loss: Loss,
+  transform: optax.GradientTransformation,
+  *,
+  seed: int,
+  frozen: Sequence[str] = (),
+  options: StepOptions = StepOptions(),  # noqa: B008  (an immutable record)
+) -> StepWithQueries:
+  """Returns the step of `make_train_step` that also hands out the query embeddings which the loss saw, as an embedding
+  bank wants them: step(state, batch) -> (state', (metrics, queries [q, d])). Jitted by Partitioner.jit_step every process
+  gets all q rows: one gather of q*d floats more.
+  """
+  return _make_step(model, loss, transform, seed=seed, frozen=frozen, options=options, with_queries=True)
+
+
+def _make_step(
+  model: TowerPair,
+  loss: Loss,
+  transform: optax.GradientTransformation,
+  *,
+  seed: int,
+  frozen: Sequence[str],
+  options: StepOptions,
+  with_queries: bool,
+) -> Callable[[TrainState, Batch], tuple[TrainState, tuple[Mapping[str, Array], Any]]]:
   in_pieces = options.chunks > 1 or options.microbatches > 1
 
   def encode(side: Encode, params: PyTree[Array], tokens: Tokens, rng: Array) -> Array:
@@ -49,7 +87,9 @@ def make_train_step(
       return encode_in_chunks(side, params, tokens, chunks=options.chunks, rng=rng)
     return side(params, tokens, dropout_rng=rng)
 
-  def gradient_of(params: Mapping, loss_state: Any, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any]:
+  def gradient_of(
+    params: Mapping, loss_state: Any, batch: Batch, rng: Array
+  ) -> tuple[Any, LossOutput, Any, Any]:
     query_rng, passage_rng, loss_rng = jax.random.split(rng, 3)
 
     def objective(params: Mapping) -> tuple[Array, tuple]:
@@ -58,18 +98,21 @@ def make_train_step(
       passage = encode(model.encode_passages, params["model"], batch.passage_tokens, passage_rng)
       embedded = EmbeddedBatch.of(batch, query, passage)
       output, next_state = loss.apply(params["loss"], loss_state, embedded, rng=loss_rng, train=True)
-      return jnp.asarray(output.loss), (output, next_state)
+      if options.hardness:
+        hardness = in_batch_hardness(query, batch.query_rows, nearest=options.hardness)
+        output = output._replace(metrics={**output.metrics, HARDNESS: hardness})
+      return jnp.asarray(output.loss), (output, next_state, query if with_queries else ())
 
-    gradient, (output, next_state) = jax.grad(objective, has_aux=True)(params)
-    return gradient, LossOutput(*jax.tree.map(_scalar, tuple(output))), next_state
+    gradient, (output, next_state, queries) = jax.grad(objective, has_aux=True)(params)
+    return gradient, LossOutput(*jax.tree.map(_scalar, tuple(output))), next_state, queries
 
-  def gradient_in_pieces(state: TrainState, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any]:
+  def gradient_in_pieces(state: TrainState, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any, Any]:
     mesh = sharding.data_mesh()
     # Frozen parameters are stopped before the copies too, or their gradient of zeros would be summed over the shards.
     copies, pull = jax.vjp(
       lambda params: {**params, "model": spread(stop_frozen(params, frozen)["model"])}, state.params
     )
-    gradient, output, loss_state = accumulate(
+    gradient, output, loss_state, queries = accumulate(
       lambda *args: gradient_of(copies, *args),
       state.loss_state,
       batch,
@@ -77,21 +120,21 @@ def make_train_step(
       count=options.microbatches,
       shards=1 if mesh is None else mesh.size,
     )
-    return pull(gradient)[0], output, loss_state
+    return pull(gradient)[0], output, loss_state, queries
 
-  def step(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
+  def step(state: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
     if in_pieces:
-      gradient, output, loss_state = gradient_in_pieces(state, batch, rng)
+      gradient, output, loss_state, queries = gradient_in_pieces(state, batch, rng)
     else:
-      gradient, output, loss_state = gradient_of(state.params, state.loss_state, batch, rng)
+      gradient, output, loss_state, queries = gradient_of(state.params, state.loss_state, batch, rng)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics = {"loss": output.loss, "grad_norm": _scalar(optax.tree.norm(gradient)), **output.metrics}
     new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
     if options.max_nonfinite_steps:
       new = _if_finite(metrics, new, state.replace(step=new.step))
-    return new, metrics
+    return new, (metrics, queries)
 
   return step
 

@@ -36,7 +36,7 @@ REQUIRED = {
   "TFDS_NAME": "'squad'",
   "TASKS": "{'pydocs': 1.0}",
   "TRAIN_STEPS": "1000",
-  "BATCH_SIZE": "8",
+  "BATCH_SIZE": "128",
   "MODEL_DIR": "'/tmp/none'",
   "NUM_EMBEDDINGS": "100",
   "INITIAL_CHECKPOINT_PATH": "None",

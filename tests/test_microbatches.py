@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.microbatches import accumulate, cut
+from retrieval_jax.microbatches import accumulate, cut, joined
 from retrieval_jax.records import Batch, LossOutput
 from retrieval_jax.step_options import StepOptions
 
@@ -64,20 +64,31 @@ def last_weight(state: jax.Array, batch: Batch, rng: jax.Array) -> tuple:
   """A pass whose gradient is the first query's row, whose state counts in base 10 which microbatches it saw."""
   del rng
   row = jnp.asarray(batch.query_rows)[0].astype(jnp.float32)
-  return {"g": row}, LossOutput(10 * row, {"m": row + 1}), 10 * state + 1 + jnp.asarray(batch.query_rows)[0]
+  return (
+    {"g": row},
+    LossOutput(10 * row, {"m": row + 1}),
+    10 * state + 1 + jnp.asarray(batch.query_rows)[0],
+    {"rows": jnp.asarray(batch.query_rows)},
+  )
 
 
 def test_the_mean_is_weighted_by_examples_and_the_state_goes_through_in_order():
-  gradient, output, state = accumulate(last_weight, jnp.int32(0), BATCH, jax.random.key(0), count=2)
+  gradient, output, state, queries = accumulate(last_weight, jnp.int32(0), BATCH, jax.random.key(0), count=2)
   assert float(gradient["g"]) == (3 * 0 + 3 * 2) / 6
   assert float(output.loss) == 10 * (3 * 0 + 3 * 2) / 6
   assert float(output.metrics["m"]) == (3 * 1 + 3 * 3) / 6
   assert int(state) == 13  # first row 0, then row 2
+  assert queries["rows"].tolist() == [0, 1, 2, 3]
+
+
+def test_values_of_queries_come_back_in_the_order_of_the_batch():
+  assert joined(cut(BATCH, 2, shards=2).query_rows, shards=2).tolist() == [0, 1, 2, 3]
+  assert joined(cut(BATCH, 4).query_rows).tolist() == [0, 1, 2, 3]
 
 
 def test_a_batch_of_padding_gives_zero():
   padding = BATCH._replace(weights=np.zeros(4, np.float32))
-  gradient, output, _ = accumulate(last_weight, jnp.int32(0), padding, jax.random.key(0), count=2)
+  gradient, output, _, _ = accumulate(last_weight, jnp.int32(0), padding, jax.random.key(0), count=2)
   assert float(gradient["g"]) == 0
   assert float(output.loss) == 0
 
@@ -85,10 +96,10 @@ def test_a_batch_of_padding_gives_zero():
 def test_each_microbatch_has_keys_of_its_own():
   def draw(state: jax.Array, batch: Batch, rng: jax.Array) -> tuple:
     del batch
-    return {}, LossOutput(jnp.zeros(()), {}), jnp.roll(state, 1).at[0].set(jax.random.uniform(rng))
+    return {}, LossOutput(jnp.zeros(()), {}), jnp.roll(state, 1).at[0].set(jax.random.uniform(rng)), {}
 
   rng = jax.random.key(3)
-  _, _, drawn = accumulate(draw, jnp.zeros(2), BATCH, rng, count=2)
+  _, _, drawn, _ = accumulate(draw, jnp.zeros(2), BATCH, rng, count=2)
   expected = [jax.random.uniform(jax.random.fold_in(rng, j)) for j in (1, 0)]
   assert np.array_equal(drawn, np.stack(expected))
 

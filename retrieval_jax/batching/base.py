@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from retrieval_jax.errors import UserError
@@ -88,8 +89,20 @@ class Batcher(Protocol):
     its positives. That of the batch, but where the tasks of a mixture go through their examples at different rates."""
     ...
 
-  def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
-    """Returns the plan after a look at the current embeddings; the same plan for all policies but NGAME."""
+  @property
+  def refreshes(self) -> bool:
+    """Returns whether `refresh` is ever due; False for all policies but NGAME."""
+    ...
+
+  def refresh_due(self, plan: Plan, step: int) -> bool:
+    """Returns whether batch `step` and those after it want a plan that `refresh` has made anew."""
+    ...
+
+  def refresh(
+    self, plan: Plan, embeddings: Float[np.ndarray, "e d"], *, step: int, mesh: Mesh | None = None
+  ) -> Plan:
+    """Returns the plan from batch `step` on, after a look at the current embeddings of the examples' queries; the same
+    plan for all policies but NGAME. mesh: the devices that the work is spread over; None: this process's CPU."""
     ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from retrieval_jax.batching.base import PADDING, Batcher, Group, Plan, Texts, check_batch_size, check_plan
@@ -164,8 +165,18 @@ class Mixture:
   def epochs(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
     return _batch(self._mix(plan), step).epochs.copy()
 
-  def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
-    del embeddings
+  @property
+  def refreshes(self) -> bool:
+    return False
+
+  def refresh_due(self, plan: Plan, step: int) -> bool:
+    del plan, step
+    return False
+
+  def refresh(
+    self, plan: Plan, embeddings: Float[np.ndarray, "e d"], *, step: int, mesh: Mesh | None = None
+  ) -> Plan:
+    del embeddings, step, mesh
     return plan
 
   def _mix(self, plan: Plan) -> _Mix:

@@ -1,10 +1,10 @@
 """Random batches: a fresh permutation of all examples in each epoch."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from retrieval_jax.batching.base import (
@@ -17,15 +17,7 @@ from retrieval_jax.batching.base import (
   check_batch_size,
   check_plan,
 )
-
-
-@functools.lru_cache(maxsize=2)  # the current epoch, and the one a prefetching reader has already begun
-def _permutation(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "e"]:
-  """Returns the order of the examples in `epoch`: random access to any epoch, nothing carried from the last."""
-  generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-  order = generator.permutation(num_examples)
-  order.setflags(write=False)
-  return order
+from retrieval_jax.batching.permutation import permutation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +45,7 @@ class Shuffled:
   def rows(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
     epoch, index = divmod(step, self.steps_per_epoch(plan))
     start = index * self.batch_size
-    batch = _permutation(plan.num_examples, plan.seed, epoch)[start : start + self.batch_size]
+    batch = permutation(plan.num_examples, plan.seed, epoch)[start : start + self.batch_size]
     return np.pad(batch, (0, self.batch_size - len(batch)), constant_values=PADDING)
 
   def steps_per_epoch(self, plan: Plan) -> int:
@@ -65,8 +57,18 @@ class Shuffled:
   def epochs(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
     return np.full(self.batch_size, self.epoch_of(plan, step))
 
-  def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
-    del embeddings
+  @property
+  def refreshes(self) -> bool:
+    return False
+
+  def refresh_due(self, plan: Plan, step: int) -> bool:
+    del plan, step
+    return False
+
+  def refresh(
+    self, plan: Plan, embeddings: Float[np.ndarray, "e d"], *, step: int, mesh: Mesh | None = None
+  ) -> Plan:
+    del embeddings, step, mesh
     return plan
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from retrieval_jax.batching.base import (
@@ -194,8 +195,18 @@ class Unique:
   def epochs(self, plan: Plan, step: int) -> Int[np.ndarray, "q"]:
     return np.full(self.batch_size, self.epoch_of(plan, step))
 
-  def refresh(self, plan: Plan, embeddings: Float[np.ndarray, "e d"]) -> Plan:
-    del embeddings
+  @property
+  def refreshes(self) -> bool:
+    return False
+
+  def refresh_due(self, plan: Plan, step: int) -> bool:
+    del plan, step
+    return False
+
+  def refresh(
+    self, plan: Plan, embeddings: Float[np.ndarray, "e d"], *, step: int, mesh: Mesh | None = None
+  ) -> Plan:
+    del embeddings, step, mesh
     return plan
 
   def _steps(self, held: _Held, seed: int) -> int:

@@ -76,7 +76,7 @@ def environment(devices: int = 1) -> dict[str, str]:
   }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def process() -> Callable[..., subprocess.CompletedProcess]:
   """process(program, *flags, devices=1): runs a program in its own process and returns what it printed."""
 

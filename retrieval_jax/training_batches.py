@@ -1,0 +1,255 @@
+"""TrainingBatches: which batch comes at which step, and what makes the batches anew on the way."""
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+from tqdm import tqdm
+
+from retrieval_jax import batch_artefacts
+from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, step_of
+from retrieval_jax.batching.base import Plan
+from retrieval_jax.data import dataset
+from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.hard_negatives import HardNegatives
+from retrieval_jax.embedding_bank import EmbeddingBank
+from retrieval_jax.encoding import Encoder, Rows
+from retrieval_jax.errors import UserError
+from retrieval_jax.mining import mine_negatives
+from retrieval_jax.mining_options import MiningOptions
+from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.recipe import Recipe, described
+from retrieval_jax.records import Batch
+from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.train_state import TrainState
+
+CLUSTERS, NEGATIVES, BANK = "clusters", "negatives", "bank"
+SECONDS = "refresh_seconds"
+
+
+class TrainingBatches:
+  """The batches of a training: of step t a pure function of (seed, t, what the last refresh decided).
+
+  A refresh happens between two steps and is written down once (batch_artefacts.py) before it is used. A checkpoint names
+  what is in force, so a resumed run forms the very batches of the run that was stopped, whatever the machine's rounding
+  would make of a second clustering.
+
+  Example:
+    batches = TrainingBatches(recipe, data, plan, seed=0)
+    batches.start(folder, partitioner, step=0, manifest={})
+    batches.refresh(step, state); batch = batches.make(step); ...; batches.hold(step); batches.save(step + 1)
+  """
+
+  def __init__(self, recipe: Recipe, data: RetrievalData, plan: Plan, *, seed: int):
+    recipe.clusters.check()
+    if jax.process_count() > 1 and (
+      recipe.negatives.refresh is not None
+      or (recipe.batcher.refreshes and (recipe.clusters.embeddings == "encode" or recipe.clusters.on_devices))
+    ):
+      raise UserError(
+        "several processes cannot encode or cluster together yet: set CLUSTER_EMBEDDINGS='bank' and CLUSTER_ON_DEVICES=False, "
+        "and mine hard negatives between trainings (python -m retrieval_jax.mine) instead of NEGATIVE_REFRESH."
+      )
+    self._recipe, self._data, self.plan, self._seed = recipe, data, plan, seed
+    self._bank: EmbeddingBank | None = None
+    self._queries: Array | None = None
+    self._in_force: dict[str, str | None] = {CLUSTERS: None, NEGATIVES: None}
+
+  @property
+  def has_bank(self) -> bool:
+    """Whether training steps must hand out the query embeddings: a refresh may come that takes them."""
+    return self._recipe.batcher.refreshes and self._recipe.clusters.embeddings == "bank"
+
+  def make(self, step: int) -> Batch:
+    """Returns the batch of a step (numpy)."""
+    batcher, plan = self._recipe.batcher, self.plan
+    return dataset.make_batch(
+      self._data,
+      batcher.rows(plan, step),
+      seed=self._seed,
+      epoch=batcher.epochs(plan, step),
+      hard_negatives=self._recipe.negatives.per_query,
+    )
+
+  def start(
+    self, folder: pathlib.Path, partitioner: Partitioner, *, step: int, manifest: Mapping[str, Any]
+  ) -> None:
+    """Takes up the batches at a step. manifest: the checkpoint's, from which on the training goes; {} at step 0.
+
+    Raises: UserError if what the checkpoint names is not there.
+    """
+    self._folder, self._partitioner = folder / batch_artefacts.FOLDER, partitioner
+    if step == 0 and jax.process_index() == 0:
+      batch_artefacts.clear(self._folder)
+    if self.has_bank and jax.process_index() == 0:
+      options = self._recipe.clusters
+      place = self._folder if options.path is None else pathlib.Path(options.path).expanduser()
+      embed_dim = self._recipe.retriever.model.embed_dim
+      self._bank = EmbeddingBank(place, self._data.num_examples, embed_dim, dtype=options.dtype)
+    saved = manifest.get("batches")
+    if not isinstance(saved, Mapping):
+      return
+    if saved.get(CLUSTERS) is not None:
+      self._take_clusters(batch_artefacts.read(self._folder / saved[CLUSTERS]), saved[CLUSTERS])
+    if saved.get(NEGATIVES) is not None:
+      self._take_negatives(batch_artefacts.read(self._folder / saved[NEGATIVES]), saved[NEGATIVES])
+    if self._bank is not None and saved.get(BANK) is not None:
+      self._bank.load(self._folder / saved[BANK])
+
+  def refresh(self, step: int, state: TrainState) -> Mapping[str, float]:
+    """Makes the batches from `step` on anew if that is due; returns numbers to log, none if it is not.
+
+    Raises: UserError for embeddings that cannot be clustered.
+    """
+    negatives = self._recipe.negatives.refresh
+    start = time.perf_counter()
+    numbers: dict[str, float] = {}
+    if self._recipe.batcher.refresh_due(self.plan, step):
+      numbers |= self._refresh_clusters(step, state)
+    if negatives is not None and negatives.due(self._recipe.batcher, self.plan, step, self._last(NEGATIVES)):
+      numbers |= self._refresh_negatives(step, state, negatives.depth)
+    return {**numbers, SECONDS: time.perf_counter() - start} if numbers else {}
+
+  def watching(self, step: Callable) -> Callable:
+    """Returns the jitted step as (state, batch) -> (state', metrics), whose query embeddings `hold` then finds."""
+    if not self.has_bank:
+      return step
+
+    def run(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
+      state, (metrics, self._queries) = step(state, batch)
+      return state, metrics
+
+    return run
+
+  def hold(self, step: int) -> None:
+    """Gives the bank the query embeddings of a step that just went through `watching`; it may still be running."""
+    if self._bank is not None and self._queries is not None:
+      self._bank.hold(self._recipe.batcher.rows(self.plan, step), self._queries)
+
+  def save(self, step: int) -> dict[str, Any]:
+    """Returns what the manifest of a checkpoint after `step` steps says of its batches, and writes its bank."""
+    bank = None
+    if self.has_bank:
+      bank = f"{BANK}_{step:08d}.npy"
+      if self._bank is not None:
+        self._bank.save(self._folder / bank)
+    return {"batches": {BANK: bank, **self._in_force}}
+
+  def prune(self, steps: list[int]) -> None:
+    """Deletes what none of the checkpoints that are kept needs. steps: theirs."""
+    used = self.has_bank or any(self._in_force.values())
+    if used and steps and jax.process_index() == 0:
+      for kind in (CLUSTERS, NEGATIVES, BANK):
+        batch_artefacts.prune(self._folder, kind, min(steps))
+
+  def ages(self, step: int) -> dict[str, float]:
+    """Returns how many steps ago clusters and negatives were made, to log."""
+    last = {kind: self._last(kind) for kind in self._in_force}
+    return {f"{kind}_age": float(step - at) for kind, at in last.items() if at is not None}
+
+  def _last(self, kind: str) -> int | None:
+    name = self._in_force[kind]
+    return None if name is None else step_of(pathlib.Path(name))
+
+  def _refresh_clusters(self, step: int, state: TrainState) -> dict[str, float]:
+    batcher, options = self._recipe.batcher, self._recipe.clusters
+    path = artefact(self._folder, CLUSTERS, step)
+    mesh = self._partitioner.mesh if options.on_devices else None
+
+    def compute() -> batch_artefacts.Arrays:
+      return as_arrays(batcher.refresh(self.plan, self._embeddings(state), step=step, mesh=mesh).state)
+
+    record = {**self._record(), "batcher": described(batcher), "batch_size": batcher.batch_size}
+    self._take_clusters(batch_artefacts.write_once(path, record, compute), path.name)
+    size = float(self.plan.state["cluster_size"])
+    self._say(
+      f"step {step:,}: batches are made of clusters of {size:.0f} of {self._data.num_examples:,} examples"
+    )
+    return {"cluster_size": size}
+
+  def _refresh_negatives(self, step: int, state: TrainState, depth: int) -> dict[str, float]:
+    path = artefact(self._folder, NEGATIVES, step)
+
+    def compute() -> batch_artefacts.Arrays:
+      searcher = DenseSearcher(self._encoder(state), step, f"step {step} of the training")
+      options = MiningOptions(per_query=depth, first_rank=1, last_rank=depth)
+      mined = mine_negatives(searcher, self._data, options)
+      table = HardNegatives.from_pairs(mined.query_rows, mined.passage_rows, self._data.queries.num_rows)
+      return table._asdict()
+
+    arrays = batch_artefacts.write_once(path, {**self._record(), "depth": depth}, compute)
+    self._take_negatives(arrays, path.name)
+    assert self._data.negatives is not None
+    mean = float(self._data.negatives.counts[self._data.examples].mean())
+    self._say(f"step {step:,}: {mean:.0f} hard negatives a query, mined with the model as it is")
+    return {"mined_negatives": mean}
+
+  def _take_clusters(self, arrays: batch_artefacts.Arrays, name: str) -> None:
+    state = as_state(arrays)
+    members = state.get("members")
+    if members is not None and len(members) != self._data.num_examples:
+      raise UserError(
+        f"{self._folder / name} is of {len(members)} examples, and the data have {self._data.num_examples}. Go on with the data "
+        "that the training was begun with, or start in another MODEL_DIR."
+      )
+    self.plan = self.plan._replace(state=state)
+    self._in_force[CLUSTERS] = name
+
+  def _take_negatives(self, arrays: batch_artefacts.Arrays, name: str) -> None:
+    table = HardNegatives(**arrays)
+    if len(table.offsets) != self._data.queries.num_rows + 1:
+      raise UserError(
+        f"{self._folder / name} is of {len(table.offsets) - 1} queries, and the data have {self._data.queries.num_rows}. Go on "
+        "with the data that the training was begun with, or start in another MODEL_DIR."
+      )
+    self._data = self._data._replace(negatives=table)
+    self._in_force[NEGATIVES] = name
+
+  def _record(self) -> dict[str, object]:
+    return {"task_fingerprint": self._data.fingerprint, "seed": self._seed}
+
+  def _embeddings(self, state: TrainState) -> Float[np.ndarray, "e d"]:
+    """Returns the embedding of each example's query, from the bank as far as it has them."""
+    store, rows = self._data.queries, self._data.examples
+    if self._bank is None:
+      return self._encoder(state).queries(_SomeRows(store, rows))
+    self._bank.flush()
+    missing = np.flatnonzero(self._bank.missing)
+    if len(missing) and jax.process_count() > 1:
+      self._bank.borrow(missing, seed=self._seed)
+    elif len(missing):
+      self._bank.write(missing, self._encoder(state).queries(_SomeRows(store, rows[missing])))
+    return self._bank.embeddings
+
+  def _encoder(self, state: TrainState) -> Encoder:
+    return Encoder(self._recipe.retriever.model, state.params["model"], self._partitioner)
+
+  def _say(self, message: str) -> None:
+    if jax.process_index() == 0:
+      tqdm.write(message)
+
+
+class _SomeRows(NamedTuple):
+  """Some rows of a store, as the encoder reads them (encoding.Rows)."""
+
+  store: Rows
+  rows: Int[np.ndarray, "e"]
+
+  @property
+  def lengths(self) -> Int[np.ndarray, "e"]:
+    return self.store.lengths[self.rows]
+
+  @property
+  def length(self) -> int:
+    return self.store.length
+
+  def gather(self, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n l"]:
+    rows = np.asarray(rows)
+    return self.store.gather(np.where(rows < 0, -1, self.rows[np.maximum(rows, 0)]))
+
+  def name(self, row: int) -> str:
+    return self.store.name(int(self.rows[row]))

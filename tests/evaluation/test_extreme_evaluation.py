@@ -13,9 +13,7 @@ from retrieval_jax.data.extreme import ExtremeFolder
 from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
-from retrieval_jax.decile_report import (
-  read_deciles,
-)
+from retrieval_jax.decile_report import read_deciles
 from retrieval_jax.errors import UserError
 from retrieval_jax.eval import evaluate
 from retrieval_jax.evaluation import RetrievalEvaluator

@@ -38,9 +38,9 @@ def test_sizes_differ_by_one_at_most():
 
 
 def test_what_each_decile_contributes_by_hand():
-  """Three points; the second finds nothing that is its own, the third has no label."""
-  qrels = Qrels.of([([1, 5, 0], [1, 1, 1]), ([7, 6], [1, 1]), ([0], [0])])
-  rows = np.array([[5, 9, 0, 1, 2, 3], [1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5]])
+  """Three points; the second finds nothing that is its own, the third has no label. A fourth is not judged."""
+  qrels = Qrels.of([([1, 5, 0], [1, 1, 1]), ([7, 6], [1, 1]), ([0], [0]), ([], [])])
+  rows = np.array([[5, 9, 0, 1, 2, 3], [1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
   deciles = decile_values(rows, qrels=qrels, counts=TRAINING, cutoffs=(1, 5))
   head, rare, tail = deciles[0], deciles[8], deciles[9]
   assert head[:6] == (2, 0, 90, 50, 2, 2 / 5)  # the pairs of the labels 1 and 5

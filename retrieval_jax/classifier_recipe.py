@@ -101,6 +101,7 @@ class ClassifierRecipe(NamedTuple):
       "checkpoint": self.dense.checkpoint,
       "task": data.name,
       "split": data.split,
+      "points": data.num_examples,
       "task_fingerprint": data.fingerprint,
       "train_steps": total_steps,
       "batcher": repr(self.batcher),

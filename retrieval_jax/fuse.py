@@ -8,11 +8,13 @@ import jax
 
 from retrieval_jax.classifier_searcher import ClassifierSearcher
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.data.task_source import Source
 from retrieval_jax.errors import UserError
 from retrieval_jax.fusion_file import kind_of, save_fusion
 from retrieval_jax.fusion_fit import FusionFit, Gain, fit_fusion
 from retrieval_jax.fusion_model import Fit
 from retrieval_jax.fusion_options import DEFAULTS, FusionOptions
+from retrieval_jax.fusion_split import warn_if_seen
 from retrieval_jax.reporting import table
 from retrieval_jax.searchers import Searcher
 
@@ -23,6 +25,7 @@ def fuse(
   *,
   fit: Fit,
   options: FusionOptions = DEFAULTS,
+  training: Source | None = None,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> FusionFit:
   """Fits a fusion of MODEL_DIR's checkpoint and classifiers on the data's split; prints whether it helps there.
@@ -32,6 +35,8 @@ def fuse(
   numbers are cross-validated: each half of the points is measured with a model of the other half. on_start is ignored:
   the JSON is the record.
 
+  training: the points that the classifiers were trained on, to warn if they are others than those trained on then.
+
   Raises: UserError for a searcher without classifiers, and for what `fit_fusion` refuses; then nothing is written.
   """
   del on_start
@@ -40,6 +45,8 @@ def fuse(
       f"SEARCHER: {searcher.name} has no classifiers to fuse with its embeddings. Leave searchers/ out; this program "
       "searches with the checkpoint and the classifiers of MODEL_DIR."
     )
+  if training is not None and jax.process_index() == 0:
+    warn_if_seen(searcher.classifiers, training)
   found = fit_fusion(searcher, data, fit, options)
   if jax.process_index() == 0:
     path = save_fusion(searcher.classifiers, found.fitted, _record(searcher, data, options, found))
@@ -85,8 +92,6 @@ def _print(searcher: ClassifierSearcher, data: RetrievalData, found: FusionFit, 
   )
   for metric, gain in found.gains.items():
     print(_verdict(metric, gain))
-  if data.info.propensity is None:
-    print(f"{data.name} declares no propensities: the fusion does not know which labels are rare")
   print(
     f"wrote {path}; measure all heads with python -m retrieval_jax.eval --gin_file=searchers/heads.gin",
     flush=True,

@@ -23,7 +23,7 @@ _OWN: Final = ("kind", "classifiers", "log_inverse_propensity")  # the other arr
 
 
 class FittedFusion(NamedTuple):
-  """A model with the feature that is the same for every query: log 1 / p_l of each corpus row."""
+  """A model with the feature that is the same for every query: log 1 / p_l of each corpus row, or zeros."""
 
   model: FusionModel
   log_inverse_propensity: Float[np.ndarray, "c"]

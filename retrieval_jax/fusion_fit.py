@@ -70,12 +70,16 @@ def fit_fusion(
   labels, and where one half of the points has no label among its candidates.
   """
   options.check()
+  if options.use_propensity and data.info.propensity is None:
+    raise UserError(
+      f"FUSION_PROPENSITY=True: {data.name} declares no propensities, so nobody counted its labels. Leave it out, or name "
+      "the constants where the data are named, as in --gin.PROPENSITY=(0.55, 1.5)."
+    )
   places = _drawn_places(data, options)
   pairs = labelled_pairs(searcher, data, places, depth=options.depth)
   propensities = label_weights(data)
-  if propensities is None:
-    logs = np.zeros(data.passages.num_rows, np.float32)
-  else:
+  logs = np.zeros(data.passages.num_rows, np.float32)
+  if options.use_propensity and propensities is not None:
     logs = np.log(propensities).astype(np.float32)
   features = features_of(pairs.found, logs)
   half = pairs.found.owners % 2 == 0  # the points stand in a random order

@@ -14,7 +14,7 @@ class PairFeatures(NamedTuple):
 
   classifier: inner product of the query's embedding with the label's classifier w_l.
   siamese: inner product of the query's embedding with that of the label's text.
-  log_inverse_propensity: log of 1 / p_l; 0 for all where nobody counted the labels.
+  log_inverse_propensity: log of 1 / p_l of the label; 0 for all in a fusion that does not look at it.
   """
 
   classifier: Float[np.ndarray, "x"]

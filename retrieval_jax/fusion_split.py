@@ -4,9 +4,14 @@ import dataclasses
 import sys
 from typing import Any, cast
 
+import numpy as np
+
+from retrieval_jax.classifiers import LabelClassifiers
 from retrieval_jax.data.features import is_corpus
+from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.task_source import Source
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.paths import cache_dir
 
 
 def fitting_source(source: Source, *, split: str = "held_out") -> Source:
@@ -28,14 +33,11 @@ def fitting_source(source: Source, *, split: str = "held_out") -> Source:
   splits = [name for name in source.splits() if not is_corpus(name)]
   if split not in splits:
     hint = (
-      "Hold training points out with --gin.HELD_OUT=0.05, in the training too"
+      ". Hold training points out with --gin.HELD_OUT=0.05, in the training too, or name another with FUSION_SPLIT."
       if split == "held_out"
-      else "Correct FUSION_SPLIT"
+      else nearest(split, splits) or ". Correct FUSION_SPLIT."
     )
-    raise UserError(
-      f"{source.name} has no split {split!r}; its splits: {', '.join(splits)}. {hint}"
-      f"{nearest(split, splits).removesuffix('?') or ', or name another with FUSION_SPLIT'}."
-    )
+    raise UserError(f"{source.name} has no split {split!r}; its splits: {', '.join(splits)}{hint}")
   if split == "train":
     print(
       "warning: FUSION_SPLIT=train: the classifiers were trained to give these very labels, so the fusion learns to trust "
@@ -45,3 +47,19 @@ def fitting_source(source: Source, *, split: str = "held_out") -> Source:
   if dataclasses.is_dataclass(source):
     return cast(Source, dataclasses.replace(cast(Any, source), split=split))
   return cast(Any, source)._replace(split=split)
+
+
+def warn_if_seen(classifiers: LabelClassifiers, training: Source) -> None:
+  """Says on stderr if the classifiers were trained on more or fewer points than the split `training` has now, as where the
+  points that are held out here were not held out of the training."""
+  saved = classifiers.record.get("points")
+  if saved is None or classifiers.record.get("split") != training.split:
+    return
+  now = int(np.count_nonzero(pair_table(training, cache_dir()).relevance.counts))
+  if saved != now:
+    print(
+      f"warning: the classifiers were trained on {saved:,} points of {training.name}/{training.split}, which has {now:,} "
+      "now: they may know the labels of the points that are held out here. Train encoder and classifiers with the same "
+      "HELD_OUT as is given here.",
+      file=sys.stderr,
+    )

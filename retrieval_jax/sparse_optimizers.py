@@ -74,8 +74,8 @@ def sparse_adam(
     m <- b1 m + (1 - b1) g      v <- b2 v + (1 - b2) g^2      w <- w - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)
 
   All other rows keep w, m and v bit for bit: their moments do not decay and they do not drift. t counts all steps, not
-  those that touched the row, as torch.optim.SparseAdam has it; a row that is first touched late is then corrected less
-  than in its own count, and its first steps are smaller: with b1 = .9, b2 = .999 by 1 / sqrt(10) at most.
+  those that touched the row, as torch.optim.SparseAdam has it; a row that is first touched late moves further in its first
+  step than in its own count, by (1 - b1) / sqrt(1 - b2) at most: 3.2 times with these numbers.
   Memory: two arrays as large as the weights.
 
   Raises: UserError for b1 or b2 outside [0, 1), or eps that is not above 0.

@@ -1,13 +1,18 @@
-"""Label classifiers as files, and search with them."""
+"""Label classifiers: trained, as files, and searched with."""
 
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from retrieval_jax.batching.shuffled import shuffled
+from retrieval_jax.classifier_losses import of_columns
 from retrieval_jax.classifier_searcher import ClassifierSearcher, classifier_searcher
+from retrieval_jax.classifier_state import initial_state
+from retrieval_jax.classifier_step import jit_classifier_step, make_classifier_step
 from retrieval_jax.classifiers import (
   classifier_manifest,
   corpus_identity,
@@ -15,6 +20,7 @@ from retrieval_jax.classifiers import (
   load_classifiers,
   save_classifiers,
   step_folder,
+  unit_rows,
 )
 from retrieval_jax.data import dataset, features
 from retrieval_jax.data.text_inputs import TextInputs
@@ -23,11 +29,13 @@ from retrieval_jax.embeddings import Layout
 from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.index.exact import exact
+from retrieval_jax.label_unions import LabelUnions
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import partitioner
 from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.sparse_optimizers import sparse_adam
 from tests.data.toy_source import WORDS, ListSource, write_tokenizer
 
 LABELS = 10
@@ -176,3 +184,28 @@ def test_another_encoder_is_refused(dense, tmp_path, data, weights):
     UserError, match=r"trained on the embeddings of checkpoint_7 \(parameters .*--gin\.STEP="
   ):
     classifier_searcher(other, model_dir=str(tmp_path))
+
+
+def test_training_finds_labels_whose_texts_say_nothing_of_their_points(data):
+  """Points of label j lie around a direction of its own, while every classifier starts at another label's direction."""
+  rng = np.random.default_rng(0)
+  directions = np.linalg.qr(rng.normal(size=(LABELS, LABELS)))[0].astype(np.float32)
+  points = np.zeros((data.queries.num_rows, LABELS), np.float32)
+  for row in range(len(points)):
+    points[row] = directions[data.relevance.row(row)[0]].sum(axis=0)
+  part, optimizer = partitioner(devices=jax.devices()[:1]), sparse_adam(lambda step: jnp.full((), 0.03))
+  state = initial_state(np.roll(directions, 5, axis=0), optimizer, part)
+  step = make_classifier_step(of_columns(), optimizer, num_labels=LABELS, seed=0)
+  jitted = jit_classifier_step(step, jax.tree.map(lambda x: x.sharding, state), part)
+  unions, batcher = LabelUnions(data, points, 768, seed=0), shuffled(12)
+  plan = batcher.plan(num_examples=data.num_examples, seed=0)
+
+  def precision(state):
+    found = points @ unit_rows(np.asarray(state.params["classifiers"])[:LABELS]).T
+    best = np.argmax(found, axis=1)
+    return np.mean([best[row] in data.relevance.row(row)[0] for row in range(len(points))])
+
+  assert precision(state) < 0.5
+  for number in range(60):
+    state, _ = jitted(state, unions.batch(batcher.rows(plan, number), batcher.epochs(plan, number)))
+  assert precision(state) == 1.0

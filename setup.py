@@ -45,6 +45,8 @@ BM25 = ["bm25s>=0.2.14", "PyStemmer>=2.2.0.3"]
 INTEROP = ["torch>=2.8", "transformers>=4.56", "sentence-transformers>=5.1"]
 
 ANN = ["faiss-cpu>=1.12"]
+PLOTS = ["matplotlib>=3.10"]
+FUSION = ["scikit-learn>=1.7"]  # for fusion by a small tree; by logistic regression it needs none
 
 EXTRAS = {
   "bm25": BM25,
@@ -54,6 +56,8 @@ EXTRAS = {
   "tpu": ["jax[tpu]>=0.10.2"],
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ANN,
+  "plots": PLOTS,
+  "fusion": FUSION,
   "bench": [*INTEROP, *ANN, "pytrec_eval-terrier>=0.5.7", "ir-measures>=0.3.7"],
   "interop": INTEROP,
   "hub": ["huggingface_hub>=0.34"],
@@ -68,6 +72,8 @@ EXTRAS = {
     "beartype>=0.21",
     "pytrec_eval-terrier>=0.5.7",
     *ANN,
+    *PLOTS,
+    *FUSION,
     *BM25,
     *INTEROP,
   ],

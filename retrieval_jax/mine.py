@@ -16,6 +16,7 @@ from retrieval_jax.searchers import Searcher
 
 REASONS = {
   "positive": "known positives and copies of them",
+  "filtered": "that the task filters",
   "identical": "the query itself",
   "equal_text": "copies of a passage found before",
   "max_score": "above MAX_SCORE",

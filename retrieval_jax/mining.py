@@ -52,14 +52,21 @@ class _Excluded(NamedTuple):
 
   positives: KnownPositives
   identical: KnownPositives
+  filtered: KnownPositives
 
   @classmethod
   def of(cls, data: RetrievalData) -> "_Excluded":
-    return cls(KnownPositives.of(data.relevance, data.queries, data.passages), self_matches(data))
+    known = KnownPositives.of(data.relevance, data.queries, data.passages)
+    owners, rows = np.zeros((2, 0), np.int64)
+    if data.filtered is not None:
+      owners = np.repeat(np.arange(data.filtered.num_queries), np.diff(data.filtered.offsets))
+      rows = data.filtered.passage_rows
+    filtered = KnownPositives.from_pairs(owners, rows, data.queries, data.passages)
+    return cls(known, self_matches(data), filtered)
 
   def count(self, query_rows: Int[np.ndarray, "e"]) -> Int[np.ndarray, "e"]:
     """Returns how many passages are none for each query, at most."""
-    return self.positives.count(query_rows) + self.identical.count(query_rows)
+    return sum((known.count(query_rows) for known in self), np.zeros(len(query_rows), np.int64))
 
 
 def mine_negatives(
@@ -68,7 +75,8 @@ def mine_negatives(
   """Returns hard negatives of every query with a positive: what the searcher finds, less what answers the query.
 
   No negative is a known positive, or has the text of one, also of one of a query with the same text; nor the query
-  itself: a passage of the query's own text or, where the task drops identical ids (TaskInfo.drop_identical), of its id.
+  itself: a passage of the query's own text or, where the task drops identical ids (TaskInfo.drop_identical), of its id;
+  nor a pair that the task filters (RetrievalData.filtered).
   (Judgements of passages that the corpus lacks name nothing that could be found.) Of passages with equal texts the
   first found stands for all. Then the options' ranks, margins and bounds hold, and per_query of the candidates are taken.
 
@@ -220,8 +228,9 @@ def _take(
   left_out = {
     "positive": excluded.positives.has(owners, rows),
     "identical": excluded.identical.has(owners, rows),
+    "filtered": excluded.filtered.has(owners, rows),
   }
-  others = there & ~left_out["positive"] & ~left_out["identical"]
+  others = there & ~left_out["positive"] & ~left_out["identical"] & ~left_out["filtered"]
   ranks = np.cumsum(others, axis=1)
   in_range = (ranks >= options.first_rank) & (ranks <= options.last_rank)
   left_out["equal_text"] = _repeated(np.where(others, data.passages.identity[rows], -1))

@@ -13,6 +13,7 @@ from retrieval_jax.errors import UserError
 RULES = (
   "positive",
   "identical",
+  "filtered",
   "equal_text",
   "max_score",
   "min_score",

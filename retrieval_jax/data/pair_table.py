@@ -21,11 +21,13 @@ from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.task_source import Source, TaskSource
 from retrieval_jax.data.text_rows import RowWriter, TextRows
-from retrieval_jax.data.text_table import TextWriter, text_id
+from retrieval_jax.data.text_table import hash_text, text_id
 from retrieval_jax.errors import UserError
 
 FORMAT_VERSION = 4
 MOST_MISSING = 0.01  # beyond this share of dangling judgements the corpus is of another version than they
+LOOKED_UP = 2**14  # ids that are looked up in the corpus at once
+SHOWN = 3  # missing ids that a message names
 COMPARED = 1000  # texts of pairs that are compared with the corpus
 LOG = logging.getLogger(__name__)
 
@@ -115,7 +117,7 @@ def _write_corpus(source: Source, split: str, folder: pathlib.Path) -> None:
 def _write_pairs(source: Source, split: str, folder: pathlib.Path, corpus: pathlib.Path | None) -> None:
   where = f"{source.name}, split {split}"
   queries = RowWriter(folder / "queries")
-  passages = RowWriter(folder / "passages") if corpus is None else RowLookup(corpus / "passages", folder)
+  passages = RowWriter(folder / "passages") if corpus is None else RowLookup(corpus / "passages")
   grades, owners = (
     array("i"),
     array("q"),
@@ -149,12 +151,15 @@ def _save_pairs(
 ) -> None:
   """Writes the judgements, those of passages that are not there (rows below 0), and the hard negatives."""
   num_queries = int(query_rows.max()) + 1
-  judged = passage_rows[owners >= 0]
-  there = judged >= 0
-  known = Relevance.from_pairs(query_rows[there], judged[there], grades[there], num_queries=num_queries)
+  judged = passage_rows if (owners >= 0).all() else passage_rows[owners >= 0]
+  lost = judged < 0
+  if lost.any():
+    there = ~lost
+    known = Relevance.from_pairs(query_rows[there], judged[there], grades[there], num_queries=num_queries)
+  else:  # without copies
+    known = Relevance.from_pairs(query_rows, judged, grades, num_queries=num_queries)
   known.save(folder / "relevance.npz")
-  if not there.all():
-    lost = ~there
+  if lost.any():
     dangling = Relevance.from_pairs(
       query_rows[lost], -1 - judged[lost], grades[lost], num_queries=num_queries
     )
@@ -168,6 +173,8 @@ def _save_pairs(
 
 def _negatives(example: features.Example, where: str) -> Iterator[tuple[str, str]]:
   """Yields id and text of each hard negative of an example; a text without an id gets the one of its hash."""
+  if features.NEGATIVES not in example and features.NEGATIVE_IDS not in example:
+    return
   texts, ids = (list(example.get(name, ())) for name in features.LISTS)  # pyright: ignore[reportArgumentType]  (lists by name)
   if texts and ids and len(texts) != len(ids):
     raise UserError(
@@ -190,50 +197,60 @@ def _progress(source: Source, split: str) -> Iterator[features.Example]:
 
 
 class RowLookup:
-  """Takes passages as a RowWriter does, but finds them in a corpus that is there already."""
+  """Takes passages as a RowWriter does, but finds them in a corpus that is there already. Memory: 4 bytes an `add`."""
 
-  def __init__(self, corpus: pathlib.Path, folder: pathlib.Path):
+  def __init__(self, corpus: pathlib.Path):
     self._corpus = TextRows(corpus)
-    self._folder = folder
-    self._ids = TextWriter(folder, "wanted")
-    self._texts: list[tuple[int, str]] = []  # some that pairs carry themselves, by the number of the `add`
-    self._count = 0
+    self._waiting: list[str] = []  # ids that are looked up together
+    self._rows = array("i")
+    self._missing = array("Q")  # the hashes of those that the corpus lacks, in the order they came
+    self._first_missing: list[str] = []
+    self._texts: list[
+      tuple[int, str, str]
+    ] = []  # some that pairs carry themselves: number of the `add`, id, text
 
   def add(self, id: str, text: str, title: str) -> None:
     """Notes a wanted id; text and title are the corpus's own."""
     del title
-    self._ids.add(id)
     if text and len(self._texts) < COMPARED:
-      self._texts.append((self._count, text))
-    self._count += 1
+      self._texts.append((len(self._rows) + len(self._waiting), id, text))
+    self._waiting.append(id)
+    if len(self._waiting) == LOOKED_UP:
+      self._look_up()
+
+  def _look_up(self) -> None:
+    hashes = np.array([hash_text(id) for id in self._waiting], np.uint64)
+    rows = self._corpus.rows_of_hashes(hashes)
+    missing = np.flatnonzero(rows < 0)
+    self._missing.frombytes(hashes[missing].tobytes())
+    self._first_missing += [self._waiting[place] for place in missing[: SHOWN - len(self._first_missing)]]
+    self._rows.frombytes(rows.astype(np.int32).tobytes())
+    self._waiting.clear()
 
   def finish(self, where: str) -> Int[np.ndarray, "e"]:
     """Returns the corpus row of each `add`; -1 - m for the missing passage m, numbered from 0. Says how many miss.
 
     Raises: UserError if they are more than 1%.
     """
-    hashes = self._ids.hashes
-    rows = self._corpus.rows_of_hashes(hashes)
+    self._look_up()
+    rows = np.array(self._rows, np.int64)
     missing = np.flatnonzero(rows < 0)
     if missing.size:
-      _warn_of_missing(where, len(rows), missing.size, [self._ids.read(int(i)) for i in missing[:3]])
+      _warn_of_missing(where, len(rows), missing.size, self._first_missing)
     self._warn_of_other_texts(where, rows)
-    _, numbers = np.unique(hashes[missing], return_inverse=True)
+    _, numbers = np.unique(np.array(self._missing, np.uint64), return_inverse=True)
     rows[missing] = -1 - numbers
-    self._ids.close(np.zeros(0, np.int64))
-    for path in self._folder.glob("wanted.*"):
-      path.unlink()
     return rows
 
   def _warn_of_other_texts(self, where: str, rows: Int[np.ndarray, "e"]) -> None:
     """Warns if pairs carry other texts than the corpus has under their passages' ids: it is of another version."""
-    known = [(i, text) for i, text in self._texts if rows[i] >= 0]
-    differing = [i for i, text in known if self._corpus.bodies[int(rows[i])].strip() != text.strip()]
+    known = [(i, id, text) for i, id, text in self._texts if rows[i] >= 0]
+    differing = [id for i, id, text in known if self._corpus.bodies[int(rows[i])].strip() != text.strip()]
     if differing:
       LOG.warning(
         "%s: %d of %d pairs have another text than the corpus has under the same passage id (the first is %r). The "
         "corpus's is taken; check that both files are of one version.",
-        *(where, len(differing), len(known), self._ids.read(differing[0])),
+        *(where, len(differing), len(known), differing[0]),
       )
 
 

@@ -48,11 +48,16 @@ class Relevance(NamedTuple):
     queries, passages, values = queries[order], passages[order], values[order]
     first = np.ones(len(queries), bool)
     first[1:] = (queries[1:] != queries[:-1]) | (passages[1:] != passages[:-1])
-    queries, passages, values = queries[first], passages[first], values[first]
-    order = np.lexsort((passages, values <= 0, queries))
-    offsets, _ = group_by_query(queries, num_queries)
-    counts = np.bincount(queries[values > 0], minlength=num_queries).astype(np.int32)
-    return cls(offsets, passages[order].astype(np.int32), values[order], counts, int(counts.max(initial=0)))
+    if not first.all():
+      queries, passages, values = queries[first], passages[first], values[first]
+    positive = values > 0
+    if not positive.all():
+      order = np.lexsort((passages, ~positive, queries))
+      passages, values = passages[order], values[order]  # each stays with its query
+    counts = np.bincount(queries[positive], minlength=num_queries).astype(np.int32)
+    return cls(
+      _offsets(queries, num_queries), passages.astype(np.int32), values, counts, int(counts.max(initial=0))
+    )
 
   @property
   def num_queries(self) -> int:
@@ -109,6 +114,11 @@ def group_by_query(
   query_rows: Int[np.ndarray, "e"], num_queries: int
 ) -> tuple[Int[np.ndarray, "q+1"], Int[np.ndarray, "e"]]:
   """Returns (offsets, order): `order[offsets[i]:offsets[i + 1]]` are the places of query i, in the order they come."""
+  return _offsets(query_rows, num_queries), np.argsort(query_rows, kind="stable")
+
+
+def _offsets(query_rows: Int[np.ndarray, "e"], num_queries: int) -> Int[np.ndarray, "q+1"]:
+  """Returns where each query's places begin when all are sorted by query."""
   offsets = np.zeros(num_queries + 1, np.int64)
   np.cumsum(np.bincount(query_rows, minlength=num_queries), out=offsets[1:])
-  return offsets, np.argsort(query_rows, kind="stable")
+  return offsets

@@ -97,11 +97,6 @@ class TextWriter:
     self._ends.append(self._end)
     self._hashes.append(hash64(data))
 
-  def repeat(self) -> None:
-    """Appends the last string once more without writing it again."""
-    for column in (self._starts, self._ends, self._hashes):
-      column.append(column[-1])
-
   @property
   def hashes(self) -> np.ndarray:
     """The uint64 hash of every string added so far."""

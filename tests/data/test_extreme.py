@@ -6,12 +6,14 @@ import pathlib
 import numpy as np
 import pytest
 from extreme_folders import POINTS, sparse, write, write_json, write_text
+from test_reader_memory import peak
 
 from retrieval_jax.data.dataset import load, make_batch
 from retrieval_jax.data.extreme import ExtremeFolder, is_held_out, is_titles, usual_propensity
 from retrieval_jax.data.label_counts import LabelCounts
 from retrieval_jax.data.mixture import MixtureSource
 from retrieval_jax.data.mixture import load as load_mixture
+from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.sampling import Sample, sampled
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
@@ -294,3 +296,15 @@ def test_yso_titles_40k_has_filter_pairs_in_train_alone(data_dir: pathlib.Path, 
   assert test.filtered is None
   assert (test.label_counts.num_points, test.label_counts.counts.sum()) == (40_000, 94_547)
   assert np.array_equal(test.label_counts.counts, train.label_counts.counts)
+
+
+def test_preparing_takes_about_100_bytes_a_pair(tmp_path: pathlib.Path):
+  points = {"trn": [(f"title {point}", list(range(point % 5, 100, 5))) for point in range(2000)]}
+  labels = [f"label {label}" for label in range(100)]
+  write_text(tmp_path / "few", {"trn": points["trn"][:200]}, labels)
+  write_text(tmp_path / "many", points, labels)
+  peaks = [
+    peak(lambda name=name: pair_table(ExtremeFolder(str(tmp_path / name)), tmp_path / "cache"))
+    for name in ("few", "few", "many")  # the first brings what is imported once
+  ]
+  assert peaks[2] - peaks[1] < 150 * 20 * 1800

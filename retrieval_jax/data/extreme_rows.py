@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import html
+import logging
 import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 from retrieval_jax.data.lines import json_lines, read_lines
 from retrieval_jax.data.text_rows import titled
 from retrieval_jax.errors import UserError
+
+LOG = logging.getLogger(__name__)
 
 
 class TextRule(NamedTuple):
@@ -54,6 +57,7 @@ def read_rows(file: pathlib.Path, rule: TextRule) -> Iterator[Row]:
       for line in read_lines(file, empty=True, encoding=rule.encoding):
         yield Row(rule.text(line.text), {}, line.where)
       return
+    left_out = 0
     records = json_lines(file, ("title",), encoding=rule.encoding)
     for number, (record, where) in enumerate(records, 1):
       if where != f"{file}:{number}":
@@ -63,7 +67,14 @@ def read_rows(file: pathlib.Path, rule: TextRule) -> Iterator[Row]:
       content = record.get("content")
       if not isinstance(content, str | None):
         raise UserError(f"{where}: content is {content!r:.80}; expected text, null or none.")
+      left_out += bool(content) and rule.titles_only
       yield Row(rule.text(record["title"], content or ""), record, where)
+  if left_out:
+    LOG.warning(
+      "%s: texts are titles alone, because the folder's name says so or titles_only is True; the contents of %d rows are left "
+      "out.",
+      *(file, left_out),
+    )
 
 
 @contextlib.contextmanager

@@ -239,6 +239,8 @@ def test_titles_alone_by_the_folders_name(tmp_path: pathlib.Path, name: str, tit
       found = everything(folder, titles_only=setting)
     assert (found["corpus"][0]["targets"], found["test"][0]["inputs"]) == expected
   assert "texts are titles and contents (titles_only=False)" in caplog.text
+  assert caplog.text.count(f"{folder}/lbl.json: texts are titles alone, because") == 1 + titles
+  assert "the contents of 4 rows are left out" in caplog.text
 
 
 def test_entities_are_characters_unless_told_otherwise(tmp_path: pathlib.Path):

@@ -136,7 +136,7 @@ def _drawn_places(data: RetrievalData, options: FusionOptions) -> Int[np.ndarray
   places = np.flatnonzero(data.relevance.counts[data.judged] > 0)
   if len(places) < 2:
     raise UserError(
-      f"{data.name}, split {data.split}: {len(places)} point has labels; a fusion is fitted on at least 2, better on "
+      f"{data.name}, split {data.split}: {len(places)} points with labels; a fusion is fitted on at least 2, better on "
       "thousands. Hold more points out."
     )
   return np.random.default_rng(options.seed).permutation(places)[: options.max_points]

@@ -10,6 +10,7 @@ import numpy as np
 
 from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.checkpoints import Checkpoints
+from retrieval_jax.classifier_batches import ClassifierBatches
 from retrieval_jax.classifier_losses import ClassifierLoss
 from retrieval_jax.classifier_state import bytes_needed, padded_rows
 from retrieval_jax.classifier_step import ClassifierStepOptions
@@ -22,9 +23,11 @@ from retrieval_jax.classifiers import (
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.errors import UserError
 from retrieval_jax.label_unions import LabelUnions
 from retrieval_jax.negative_options import NegativeOptions
 from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.recipe import described
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.sparse_optimizers import SparseOptimizer
 from retrieval_jax.training_plan import texts_of
@@ -34,6 +37,7 @@ _SETTINGS = (
   "task_fingerprint",
   "train_steps",
   "batcher",
+  "batch_size",
   "hard_negatives",
   "point_dropout",
   "seed",
@@ -46,6 +50,7 @@ class ClassifierRecipe(NamedTuple):
   dense: the frozen encoder. It runs once over points and labels; their embeddings are kept where it keeps them.
   data: one task; its training points and its corpus, whose passages are the labels. inputs: the encoder's.
   negatives: hard negatives that join the labels of a batch.
+  cluster_on_devices: whether a batcher that clusters the points does it on the mesh instead of the CPU of process 0.
   """
 
   dense: DenseSearcher
@@ -56,6 +61,7 @@ class ClassifierRecipe(NamedTuple):
   optimizer: SparseOptimizer
   negatives: NegativeOptions = NegativeOptions()
   step: ClassifierStepOptions = ClassifierStepOptions()
+  cluster_on_devices: bool = False
 
   @property
   def partitioner(self) -> Partitioner:
@@ -74,6 +80,11 @@ class ClassifierRecipe(NamedTuple):
     """
     self.step.check()
     self.negatives.check_number()
+    if self.negatives.refresh is not None:
+      raise UserError(
+        "NEGATIVE_REFRESH mines with the model that is being trained, and here the encoder is not. Leave it out, and mine "
+        "once: python -m retrieval_jax.mine, then --gin.HARD_NEGATIVES_PATH=..."
+      )
     self.partitioner.check_batch_size(self.batcher.batch_size)
     data = dataset.load(self.data, self.inputs, hard_negatives=self.negatives.path)
     self.negatives.check(data)
@@ -83,15 +94,12 @@ class ClassifierRecipe(NamedTuple):
     """Returns the batcher's plan for the data's points with labels."""
     return self.batcher.plan(num_examples=data.num_examples, seed=seed, texts=lambda: texts_of(data))
 
-  def unions(self, data: RetrievalData, seed: int) -> LabelUnions:
+  def batches(self, data: RetrievalData, plan: Plan, seed: int) -> ClassifierBatches:
     """Returns what makes the batches; encodes the points unless their embeddings are kept."""
-    return LabelUnions(
-      data,
-      self.dense.queries(data),
-      padded_rows(data.passages.num_rows),
-      seed,
-      self.negatives.per_query,
-    )
+    rows = padded_rows(data.passages.num_rows)
+    unions = LabelUnions(data, self.dense.queries(data), rows, seed, self.negatives.per_query)
+    mesh = self.partitioner.mesh if self.cluster_on_devices else None
+    return ClassifierBatches(unions, self.batcher, plan, mesh=mesh)
 
   def manifest(self, data: RetrievalData, *, seed: int, total_steps: int) -> dict[str, Any]:
     """Returns what a checkpoint is a state of, besides its arrays."""
@@ -104,7 +112,8 @@ class ClassifierRecipe(NamedTuple):
       "points": data.num_examples,
       "task_fingerprint": data.fingerprint,
       "train_steps": total_steps,
-      "batcher": repr(self.batcher),
+      "batcher": described(self.batcher),
+      "batch_size": self.batcher.batch_size,
       "hard_negatives": self.negatives.per_query,
       "point_dropout": self.step.dropout_rate,
       "seed": seed,
@@ -140,7 +149,9 @@ def check_resume(
   for step in reversed(saved.steps()):
     try:
       before = saved.manifest(step)
-    except Exception:  # Orbax raises many types on damaged files; restore_newest names it and takes an older step
+    except (
+      Exception
+    ):  # Orbax raises many types on damaged files; restore_newest names it and takes an older step
       continue
     check_same_encoder(folder, before, manifest)
     check_same_corpus(folder, before, data)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from retrieval_jax.classifier_losses import ClassifierLoss
 from retrieval_jax.classifier_state import NAME
 from retrieval_jax.errors import UserError
+from retrieval_jax.hardness import HARDNESS, in_batch_hardness
 from retrieval_jax.label_unions import UnionBatch
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.sparse_optimizers import SparseOptimizer, Touched, apply_sparse, rows_of
@@ -22,10 +23,13 @@ Step = Callable[[TrainState, UnionBatch], tuple[TrainState, Mapping[str, Array]]
 class ClassifierStepOptions(NamedTuple):
   """dropout_rate: share of a point's cached embedding that is zeroed in each step, before the cosine. NGAME's is 0.5.
   max_nonfinite_steps: as in StepOptions: above 0 a step that is not finite changes nothing but the step number.
+  hardness: as in StepOptions: above 0 the metric "in_batch_hardness" is the mean cosine of each point to so many of the
+    batch that are most like it.
   """
 
   dropout_rate: float = 0.5
   max_nonfinite_steps: int = 0
+  hardness: int = 0
 
   def check(self) -> None:
     """Raises UserError for numbers that cannot be."""
@@ -34,10 +38,12 @@ class ClassifierStepOptions(NamedTuple):
         f"POINT_DROPOUT={self.dropout_rate!r}: expected 0 or more and less than 1: the share of a point's embedding that "
         "is zeroed."
       )
-    if type(self.max_nonfinite_steps) is not int or self.max_nonfinite_steps < 0:
-      raise UserError(
-        f"MAX_NONFINITE_STEPS={self.max_nonfinite_steps!r}: expected a whole number of at least 0."
-      )
+    for name, value in (
+      ("MAX_NONFINITE_STEPS", self.max_nonfinite_steps),
+      ("IN_BATCH_HARDNESS", self.hardness),
+    ):
+      if type(value) is not int or value < 0:
+        raise UserError(f"{name}={value!r}: expected a whole number of at least 0.")
 
 
 def make_classifier_step(
@@ -76,6 +82,9 @@ def make_classifier_step(
       "labels": jnp.sum(labels < num_labels),
       **found,
     }
+    if options.hardness:
+      rows = jnp.where(jnp.asarray(batch.weights) > 0, jnp.arange(len(points)), -1)
+      metrics[HARDNESS] = in_batch_hardness(jnp.asarray(batch.points), rows, nearest=options.hardness)
     metrics = {name: jnp.asarray(metric, jnp.float32) for name, metric in metrics.items()}
     if options.max_nonfinite_steps:
       # Beyond the last row: nothing is written, at the cost of the batch's rows instead of all rows.

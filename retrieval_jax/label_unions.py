@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from retrieval_jax.classifiers import unit_rows
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.relevance import Relevance
 from retrieval_jax.data.row_hash import mixed
@@ -84,6 +85,10 @@ class LabelUnions(NamedTuple):
       filtered=_columns(union, _rows_of(self.data.filtered, rows), size),
       weights=(rows >= 0).astype(np.float32),
     )
+
+  def examples(self) -> Float[np.ndarray, "e d"]:
+    """Returns the embeddings of all examples at unit length, in memory."""
+    return unit_rows(self.points[self.data.examples])
 
   def _points(self, rows: Int[np.ndarray, "q"]) -> Float[np.ndarray, "q d"]:
     found = np.array(self.points[np.maximum(rows, 0)], np.float32)

@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from retrieval_jax import progress
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
+from retrieval_jax.classifier_batches import ClassifierBatches
 from retrieval_jax.classifier_recipe import ClassifierRecipe, check_resume
 from retrieval_jax.classifier_state import NAME, abstract_state, initial_state
-from retrieval_jax.classifier_step import jit_classifier_step, make_classifier_step, put_batch
+from retrieval_jax.classifier_step import Step, jit_classifier_step, make_classifier_step, put_batch
 from retrieval_jax.classifiers import FOLDER, classifier_manifest, save_classifiers, saved_steps, step_folder
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.embeddings import Layout
@@ -85,6 +86,7 @@ def train_classifiers(
   with lock, Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
     check_resume(folder, saved, data, manifest)
     state, start = _start(recipe, saved, data)
+    before = saved.manifest(start) if start else {}
     if start >= total_steps and start in saved_steps(folder):
       print(f"{folder} is at step {start}, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr)
       return step_folder(folder, start)
@@ -92,7 +94,12 @@ def train_classifiers(
       on_start(folder)
     if first:
       print(f"steps: {start:,} -> {total_steps:,}", flush=True)
-    run = _Run(recipe, data, schedule, seed, manifest, saved, stop)
+    batches = recipe.batches(data, plan, seed)
+    batches.start(folder, before)
+    step = make_classifier_step(
+      recipe.loss, recipe.optimizer, num_labels=data.passages.num_rows, seed=seed, options=recipe.step
+    )
+    run = _Run(recipe, schedule, step, batches, manifest, saved, stop)
     state, done = run.steps(state, start)
     if done < total_steps:
       return None
@@ -109,9 +116,9 @@ class _Run(NamedTuple):
   """What the loop works with."""
 
   recipe: ClassifierRecipe
-  data: RetrievalData
   schedule: Schedule
-  seed: int
+  step: Step
+  batches: ClassifierBatches
   manifest: Mapping[str, object]
   saved: Checkpoints
   stop: StopRequest
@@ -119,15 +126,15 @@ class _Run(NamedTuple):
   def steps(self, state: TrainState, start: int) -> tuple[TrainState, int]:
     """Returns the state after the last step and its number: less than total_steps if a stop was requested."""
     recipe, (total, log_period, policy) = self.recipe, self.schedule
-    plan, unions = recipe.plan(self.data, self.seed), recipe.unions(self.data, self.seed)
     guard = self._guard(state)
     log, watch = TrainingLog(self.saved.folder), Stopwatch(recipe.batcher.batch_size)
     done = start
     with self._bar(start) as bar, _explaining_memory(recipe.batcher.batch_size):
       for step in range(start, total):
         done = step + 1
-        batch = unions.batch(recipe.batcher.rows(plan, step), recipe.batcher.epochs(plan, step))
-        batch = put_batch(batch, recipe.partitioner)
+        with watch.paused():
+          self.batches.refresh(step)
+        batch = put_batch(self.batches.make(step), recipe.partitioner)
         state = guard.run(done, state, batch)  # pyright: ignore[reportArgumentType]  (a step of ours takes our batch)
         watch.tick()
         bar.update(1)
@@ -135,7 +142,7 @@ class _Run(NamedTuple):
           numbers = {
             **guard.metrics(),
             "learning_rate": float(np.asarray(recipe.optimizer.learning_rate(step))),
-            "epoch": recipe.batcher.epoch_of(plan, step),
+            "epoch": recipe.batcher.epoch_of(self.batches.plan, step),
             "examples_per_second": watch.rate(),
           }
           log.write(done, numbers)
@@ -143,7 +150,8 @@ class _Run(NamedTuple):
         if done % policy.period == 0 or done == total or self.stop.requested:
           with watch.paused():
             guard.metrics()  # a step that is not finite is not saved
-            self.saved.save(done, state, manifest=self.manifest)
+            self.saved.save(done, state, manifest={**self.manifest, **self.batches.saved()})
+            self.batches.prune(self.saved.steps())
         if self.stop.requested and done < total:
           tqdm.write(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
@@ -153,16 +161,12 @@ class _Run(NamedTuple):
     return state, done
 
   def _guard(self, state: TrainState) -> StepGuard:
-    recipe, limit = self.recipe, self.recipe.step.max_nonfinite_steps
-    step = make_classifier_step(
-      recipe.loss,
-      recipe.optimizer,
-      num_labels=self.data.passages.num_rows,
-      seed=self.seed,
-      options=recipe.step,
+    recipe = self.recipe
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    options = StepOptions(max_nonfinite_steps=recipe.step.max_nonfinite_steps)
+    return StepGuard(
+      jit_classifier_step(self.step, shardings, recipe.partitioner), options, recipe.batcher.batch_size
     )
-    compiled = jit_classifier_step(step, jax.tree.map(lambda x: x.sharding, state), recipe.partitioner)
-    return StepGuard(compiled, StepOptions(max_nonfinite_steps=limit), recipe.batcher.batch_size)
 
   def _bar(self, start: int) -> tqdm:
     return tqdm(

@@ -132,7 +132,7 @@ class _OwnLabels(NamedTuple):
   def of(self, point: features.Example) -> list[int]:
     """Returns the rows of the labels that a point is; an empty text is none."""
     key = self.key(point)
-    return self.rows.get(key, []) if key else []
+    return self.rows.get(key, []) if key or self.by == "id" else []
 
 
 def _check(files: TextFiles, output: Path, test_share: float) -> None:

@@ -109,3 +109,23 @@ def test_found_file_and_stem(tmp_path: pathlib.Path):
   with pytest.raises(UserError, match=r"neither b\.tsv nor b\.tsv\.gz nor b\.tsv\.zst is in it"):
     found_file(tmp_path, "b.tsv")
   assert [stem(name) for name in ("x/held.out.tsv", "pairs.jsonl.gz", "p.zst")] == ["held.out", "pairs", "p"]
+
+
+def test_empty_lines_are_lines_where_rows_are_counted(tmp_path: pathlib.Path):
+  path = write(tmp_path / "x.txt", "a", "", "b", "")
+  assert [tuple(line) for line in read_lines(path, empty=True)] == [
+    ("a", f"{path}:1"),
+    ("", f"{path}:2"),
+    ("b", f"{path}:3"),
+    ("", f"{path}:4"),
+  ]
+
+
+def test_another_encoding(tmp_path: pathlib.Path):
+  path = tmp_path / "x.txt"
+  path.write_bytes("caf\xe9\n".encode("latin-1"))
+  assert [line.text for line in read_lines(path, encoding="latin-1")] == ["caf\xe9"]
+  with pytest.raises(UserError, match=r"x\.txt:1: not UTF-8 .*Convert the file to UTF-8"):
+    list(read_lines(path))
+  with pytest.raises(UserError, match=r"x\.txt:1: not ASCII "):
+    list(read_lines(path, encoding="ascii"))

@@ -145,7 +145,7 @@ def load(
   fingerprint = short_hash(parts)
   counts = None
   if source.info.propensity is not None:
-    counts = label_counts(source, num_labels=passages.num_rows, cache=cache)
+    counts = label_counts(source, table, num_labels=passages.num_rows, cache=cache)
   return RetrievalData(
     source.name,
     source.split,

@@ -24,7 +24,7 @@ from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
-from retrieval_jax.label_unions import LabelUnions
+from retrieval_jax.label_unions import LabelUnions, bucket, rows_of_examples
 from retrieval_jax.negative_options import NegativeOptions
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.recipe import described
@@ -135,11 +135,22 @@ class ClassifierRecipe(NamedTuple):
       f"classifiers: {num_labels:,} x {self.embed_dim} float32 = {_size(weights)}{slots}; "
       f"{_size(-(-state // devices))} on each of {devices} {jax.devices()[0].platform} devices",
       f"disk: embeddings {_size(points + weights)}, {keep + 1} checkpoints of {_size(state)}, the result {_size(weights)}",
-      f"batch {self.batcher.batch_size}, {self.batcher.steps_per_epoch(plan):,} steps an epoch",
+      self._describe_batch(data, plan),
     ]
-    if self.negatives.per_query:
-      lines.append(f"hard negatives: {self.negatives.per_query} of each point join the labels of its batch")
     return "\n".join(lines)
+
+  def _describe_batch(self, data: RetrievalData, plan: Plan) -> str:
+    """Returns in words what the first batch is."""
+    rows = rows_of_examples(data, self.batcher.rows(plan, 0))
+    positives = data.relevance.positives(rows)
+    hard = self.negatives.per_query * len(rows)
+    count = len(np.unique(positives[positives >= 0]))
+    columns = bucket(min(count + hard, data.passages.num_rows))
+    added = f" and up to {hard:,} hard negatives" if hard else ""
+    return (
+      f"batch {len(rows):,} points, {self.batcher.steps_per_epoch(plan):,} steps an epoch; the first has {count:,} different "
+      f"labels{added}, padded to {columns:,}: {_size(4 * len(rows) * columns)} of scores"
+    )
 
 
 def check_resume(

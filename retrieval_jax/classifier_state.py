@@ -18,6 +18,7 @@ from retrieval_jax.train_state import TrainState, abstract_with
 NAME: Final = "classifiers"
 # Rows are padded to a multiple of this, whatever the mesh, so that a checkpoint fits every one of them.
 ROW_MULTIPLE: Final = 768
+_BLOCK_ROWS: Final = 65_536  # read at a time
 
 
 def padded_rows(num_labels: int) -> int:
@@ -68,8 +69,11 @@ def initial_state(
   def piece(index: tuple[slice, ...] | None) -> np.ndarray:
     assert index is not None
     start, stop, _ = index[0].indices(padded_rows(num_labels))
-    found = unit_rows(passages[min(start, num_labels) : min(stop, num_labels)])
-    return np.pad(found, ((0, stop - start - len(found)), (0, 0)))
+    found = np.zeros((stop - start, embed_dim), np.float32)
+    for first in range(start, min(stop, num_labels), _BLOCK_ROWS):
+      last = min(first + _BLOCK_ROWS, stop, num_labels)
+      found[first - start : last - start] = unit_rows(passages[first:last])
+    return found
 
   shape = (padded_rows(num_labels), embed_dim)
   weights = jax.make_array_from_callback(shape, by_rows(partitioner), piece)

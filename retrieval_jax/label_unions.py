@@ -32,8 +32,8 @@ class UnionBatch(NamedTuple):
 def bucket(count: int) -> int:
   """Returns the smallest of 8, 12, 16, 24, 32, 48, 64, ... (2^k and 3 * 2^(k-1)) that is at least `count`.
 
-  At most half of the columns of a batch are padding (a sixth on average), and unions of a to b labels have at most
-  2 log2(b / a) + 2 sizes, each of which compiles one program.
+  At most a third of the columns of a batch is padding, and unions of a to b labels have at most 2 log2(b / a) + 2 sizes,
+  each of which compiles one program.
 
   Example: `[bucket(n) for n in (1, 8, 9, 100)]` is `[8, 8, 12, 128]`.
   """
@@ -41,6 +41,11 @@ def bucket(count: int) -> int:
   while size < count:
     size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
   return size
+
+
+def rows_of_examples(data: RetrievalData, examples: Int[np.ndarray, "q"]) -> Int[np.ndarray, "q"]:
+  """Returns the rows of data.queries of the examples, -1 for padding."""
+  return np.where(examples >= 0, data.examples[np.maximum(examples, 0)], -1)
 
 
 class LabelUnions(NamedTuple):
@@ -63,7 +68,7 @@ class LabelUnions(NamedTuple):
 
     Example: points 0 and 1 with the labels {4, 9} and {4} have the columns 4, 9 and 6 of padding.
     """
-    rows = np.where(examples >= 0, self.data.examples[np.maximum(examples, 0)], -1)
+    rows = rows_of_examples(self.data, examples)
     positives = self.data.relevance.positives(rows)
     drawn = np.zeros((len(rows), 0), np.int32)
     if self.hard_negatives and self.data.negatives is not None:
@@ -104,6 +109,10 @@ def _columns(
   union: Int[np.ndarray, "l"], labels: Int[np.ndarray, "q r"], size: int
 ) -> Int[np.ndarray, "q r"]:
   """Returns the place of each label in the union (ascending); `size` for -1 and for what is not in it."""
-  places = np.minimum(np.searchsorted(union, labels), max(len(union) - 1, 0))
-  there = (labels >= 0) & (union[places] == labels) if len(union) else np.zeros(labels.shape, bool)
-  return np.where(there, places, size).astype(np.int32)
+  found = np.full(labels.shape, size, np.int32)
+  if not len(union):
+    return found
+  given = labels >= 0
+  places = np.minimum(np.searchsorted(union, labels[given]), len(union) - 1)
+  found[given] = np.where(union[places] == labels[given], places, size)
+  return found

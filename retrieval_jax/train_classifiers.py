@@ -83,24 +83,24 @@ def train_classifiers(
     return None
   manifest = recipe.manifest(data, seed=seed, total_steps=total_steps)
   lock = exclusive(folder) if first else contextlib.nullcontext()
-  with lock, Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
+  with lock, Checkpoints(folder, checkpoints) as saved:
     check_resume(folder, saved, data, manifest)
     state, start = _start(recipe, saved, data)
-    before = saved.manifest(start) if start else {}
     if start >= total_steps and start in saved_steps(folder):
       print(f"{folder} is at step {start}, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr)
       return step_folder(folder, start)
+    batches = recipe.batches(data, plan, seed)
+    batches.start(folder, saved.manifest(start) if start else {})
     if on_start is not None and first:
       on_start(folder)
     if first:
       print(f"steps: {start:,} -> {total_steps:,}", flush=True)
-    batches = recipe.batches(data, plan, seed)
-    batches.start(folder, before)
     step = make_classifier_step(
       recipe.loss, recipe.optimizer, num_labels=data.passages.num_rows, seed=seed, options=recipe.step
     )
-    run = _Run(recipe, schedule, step, batches, manifest, saved, stop)
-    state, done = run.steps(state, start)
+    with StopRequest() as stop:  # not before: encoding may be long, and keeps what it has done anyway
+      run = _Run(recipe, schedule, step, batches, manifest, saved, stop)
+      state, done = run.steps(state, start)
     if done < total_steps:
       return None
     result = _write(recipe, data, state, done, {**manifest, "step": done}, folder)

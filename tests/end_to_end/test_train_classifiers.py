@@ -104,6 +104,11 @@ def test_it_says_what_it_needs_before_it_starts(trained):
     in said
   )
   assert said.index("classifiers: 32 x 64") < said.index("steps: 0 -> 8")
+  log = (trained / "classifiers" / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+  count = round(json.loads(log[0])["labels"])  # 17 .. 32 of 16 points
+  size = 24 if count <= 24 else 32
+  expected = f"batch 16 points, 2 steps an epoch; the first has {count} different labels, padded to {size}: "
+  assert f"{expected}{4 * 16 * size / 1000:.1f} kB of scores" in said
 
 
 def test_it_leaves_its_files(trained):

@@ -17,7 +17,8 @@ MAX_ITERATIONS: Final = 500
 class LinearFusion(NamedTuple):
   """score = weights . features + bias, the log-odds that the label is the query's.
 
-  weights: of the features as they are, not standardised, in the order of PairFeatures.
+  weights: of the features as they are, not standardised, in the order of PairFeatures. One may be negative: a classifier
+    begins as its label's embedding, so classifier - siamese is what it has learnt, and more of that may rank better.
   """
 
   weights: Float[np.ndarray, "3"]

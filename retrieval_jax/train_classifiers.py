@@ -1,6 +1,7 @@
 """The training of label classifiers (NGAME's module M2) on a frozen encoder. `python -m retrieval_jax.train_classifiers`."""
 
 import contextlib
+import functools
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,13 @@ from retrieval_jax.training_log import Stopwatch, TrainingLog
 
 
 class Schedule(NamedTuple):
-  """How long, and how often what is written: steps in all, between log lines, and the rule of checkpoints."""
+  """How long, and how often what is written: steps in all, between log lines, the rule of checkpoints, and steps between
+  results (None: one, at the end)."""
 
   total_steps: int
   log_period: int
   checkpoints: CheckpointPolicy
+  result_period: int | None = None
 
   def check(self) -> None:
     """Raises UserError unless all are whole numbers of at least 1."""
@@ -43,6 +46,7 @@ class Schedule(NamedTuple):
       ("LOG_PERIOD", self.log_period),
       ("CHECKPOINT_PERIOD", self.checkpoints.period),
       ("KEEP_CHECKPOINTS", self.checkpoints.keep_latest),
+      ("RESULT_PERIOD", 1 if self.result_period is None else self.result_period),
     ):
       if type(value) is not int or value < 1:
         raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
@@ -56,6 +60,7 @@ def train_classifiers(
   checkpoints: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008  (an immutable record)
   seed: int = 0,
   log_period: int = 10,
+  result_period: int | None = None,
   dry_run: bool = False,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> pathlib.Path | None:
@@ -65,13 +70,15 @@ def train_classifiers(
   The encoder is not trained and runs once: the embeddings of points and labels are kept in MODEL_DIR/encode, made in
   evaluation mode. Each classifier begins as its label's embedding at unit length. Resume is exact, as that of `train`;
   another encoder or corpus than the checkpoint's is refused. SIGTERM and Ctrl-C finish the step, save and return.
+  result_period: write a result every so many steps too, so that the best one can be chosen on held-out points: few points
+    a label are soon learnt by heart.
   dry_run: check the parts and say the bytes that are needed; nothing is encoded or written to MODEL_DIR.
   on_start: called with MODEL_DIR/classifiers before the first step (writes the configuration).
 
   Raises: UserError for parts that do not fit, and its kinds NonFiniteError and OutOfMemoryError (step_guard.py).
   """
   folder = output_dir(model_dir, "MODEL_DIR") / FOLDER
-  schedule = Schedule(total_steps, log_period, checkpoints)
+  schedule = Schedule(total_steps, log_period, checkpoints, result_period)
   schedule.check()
   data = recipe.load()
   plan = recipe.plan(data, seed)
@@ -98,12 +105,13 @@ def train_classifiers(
     step = make_classifier_step(
       recipe.loss, recipe.optimizer, num_labels=data.passages.num_rows, seed=seed, options=recipe.step
     )
+    write = functools.partial(_write, recipe, data, manifest, folder)
     with StopRequest() as stop:  # not before: encoding may be long, and keeps what it has done anyway
-      run = _Run(recipe, schedule, step, batches, manifest, saved, stop)
+      run = _Run(recipe, schedule, step, batches, manifest, saved, stop, write)
       state, done = run.steps(state, start)
     if done < total_steps:
       return None
-    result = _write(recipe, data, state, done, {**manifest, "step": done}, folder)
+    result = write(state, done)
   if first:
     print(
       f"{result} is written; evaluate it: python -m retrieval_jax.eval --gin_file=searchers/classifiers.gin",
@@ -122,10 +130,11 @@ class _Run(NamedTuple):
   manifest: Mapping[str, object]
   saved: Checkpoints
   stop: StopRequest
+  write: Callable[[TrainState, int], pathlib.Path]
 
   def steps(self, state: TrainState, start: int) -> tuple[TrainState, int]:
     """Returns the state after the last step and its number: less than total_steps if a stop was requested."""
-    recipe, (total, log_period, policy) = self.recipe, self.schedule
+    recipe, (total, log_period, policy, result_period) = self.recipe, self.schedule
     guard = self._guard(state)
     log, watch = TrainingLog(self.saved.folder), Stopwatch(recipe.batcher.batch_size)
     done = start
@@ -152,6 +161,10 @@ class _Run(NamedTuple):
             guard.metrics()  # a step that is not finite is not saved
             self.saved.save(done, state, manifest={**self.manifest, **self.batches.saved()})
             self.batches.prune(self.saved.steps())
+        if result_period is not None and done % result_period == 0 and done < total:
+          with watch.paused():
+            guard.metrics()
+            self.write(state, done)
         if self.stop.requested and done < total:
           tqdm.write(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
@@ -191,17 +204,17 @@ def _start(recipe: ClassifierRecipe, saved: Checkpoints, data: RetrievalData) ->
 def _write(
   recipe: ClassifierRecipe,
   data: RetrievalData,
-  state: TrainState,
-  step: int,
   note: Mapping[str, object],
   folder: pathlib.Path,
+  state: TrainState,
+  step: int,
 ) -> pathlib.Path:
-  """Writes the result and returns its folder."""
+  """Writes the classifiers of a step and returns their folder."""
   weights = state.params[NAME]
   assert isinstance(weights, jax.Array)
   layout = Layout(data.passages.num_rows, recipe.embed_dim, recipe.dense.rows_per_shard)
   # Of the array itself: another training of as many steps does not take its shards for its own.
-  manifest = classifier_manifest({"weights": parameter_digest(weights)}, layout, note)
+  manifest = classifier_manifest({"weights": parameter_digest(weights)}, layout, {**note, "step": step})
   result = step_folder(folder, step)
   everywhere = jax.jit(lambda x: x, out_shardings=recipe.partitioner.replicated)
 

@@ -327,12 +327,15 @@ def test_a_loss_of_losses_with_hard_negatives(launch, data, encoder, tmp_path):
     f"--gin.HARD_NEGATIVES_PATH={path}",
     "--gin.HARD_NEGATIVES=1",
     "--gin.TRAIN_STEPS=3",
+    "--gin.RESULT_PERIOD=2",
     at(folder),
   )
   log = (folder / "classifiers" / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
   assert all(np.isfinite(json.loads(line)["loss"]) for line in log)
   assert all("accuracy" in json.loads(line) for line in log)
   assert load_classifiers(folder).step == 3
+  assert load_classifiers(folder, 2).record["step"] == 2
+  assert np.abs(load_classifiers(folder, 2).weights[:] - load_classifiers(folder).weights[:]).max() > 0
 
 
 @pytest.mark.parametrize(
@@ -341,6 +344,7 @@ def test_a_loss_of_losses_with_hard_negatives(launch, data, encoder, tmp_path):
     ("--gin.HARD_NEGATIVES=2", "HARD_NEGATIVES=2, but train/train has none"),
     ("--gin.POINT_DROPOUT=1.5", "POINT_DROPOUT=1.5: expected 0 or more and less than 1"),
     ("--gin.CHECKPOINT_PERIOD=0", "CHECKPOINT_PERIOD=0: expected a whole number of at least 1"),
+    ("--gin.RESULT_PERIOD=0", "RESULT_PERIOD=0: expected a whole number of at least 1"),
     ("--gin.WARMUP_STEPS=8", "warmup_steps is 8 and total_steps is 8; the warm-up must be shorter"),
     ("--gin.BATCH_SIZE=15", "BATCH_SIZE=15 is not divisible by the 8 data shards"),
   ],

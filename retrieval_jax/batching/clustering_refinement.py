@@ -1,12 +1,15 @@
 """Better clusters of the same sizes: neighbouring clusters exchange rows, two at a time, in a tournament."""
 
-import numpy as np
-from jaxtyping import Int, Int8
+from typing import NamedTuple
 
-from retrieval_jax.batching.clustering_rows import HostRows, Rows, chunks
-from retrieval_jax.batching.clustering_tree import tree_order
+import numpy as np
+from jaxtyping import Float, Int, Int8
+
+from retrieval_jax.batching.clustering_rows import Centroids, HostRows, Rows, chunks, unit_length
+from retrieval_jax.batching.clustering_tree import chained, tree_order
 
 GROUP = 16  # clusters that play against each other: each row is compared with all their centroids
+_LEAF = 4 * GROUP  # of the tree of centroids
 _CHUNK = 2**16  # rows of a tournament: a few MB, which stay in the cache
 _GAIN_BITS = 26  # the difference of two products, of less than EXACT = 2^24 each, and its sign
 
@@ -23,18 +26,35 @@ def refined(
 
   order: row numbers, the first sizes[0] of them the first cluster's, and so on.
 
-  A round is a step of k-means that keeps the sizes. Clusters meet in groups of GROUP: at first those that stand
-  together in the order, then those whose centroids do in a new tree of them.
+  A round is a step of k-means that keeps the sizes. Clusters meet in groups of GROUP that stand together in the order.
+  Every second round shifts the groups by half of one, and between these a tree of the centroids orders them anew.
   """
   clusters = len(sizes)
   group = min(GROUP, clusters + clusters % 2)
   for number in range(rounds):
-    centroids = rows.centroids(order, np.cumsum(sizes))
+    found = rows.centroids(order, np.cumsum(sizes))
     if number and clusters > group:
-      seats = np.roll(tree_order(HostRows(centroids), leaf=GROUP, rng=rng), rng.integers(group))
-      order, sizes, centroids = _moved(order, sizes, seats), sizes[seats], centroids[seats]
-    order = _round(rows, order, _grouped(sizes, group), _grouped(centroids, group))
+      seats = _seats(found.numbers, number, rng)
+      order, sizes = _moved(order, sizes, seats), sizes[seats]
+      found = Centroids(found.numbers[seats], found.lengths[seats])
+    by_group = _Grouped(_grouped(found.numbers, group), _grouped(found.lengths, group))
+    order = _round(rows, order, _grouped(sizes, group), by_group)
   return order, sizes
+
+
+def _seats(centroids: Int8[np.ndarray, "k d"], number: int, rng: np.random.Generator) -> Int[np.ndarray, "k"]:
+  """Returns the clusters in the order in which they form the groups of a round."""
+  if number % 2:
+    return np.roll(np.arange(len(centroids)), GROUP // 2)  # the halves of neighbouring groups
+  near = HostRows(centroids)
+  return chained(near, tree_order(near, leaf=_LEAF, rng=rng))
+
+
+class _Grouped(NamedTuple):
+  """Centroids by group."""
+
+  numbers: Int8[np.ndarray, "g m d"]
+  lengths: Float[np.ndarray, "g m"]
 
 
 def _grouped(values: np.ndarray, group: int) -> np.ndarray:
@@ -52,20 +72,40 @@ def _moved(
 
 
 def _round(
-  rows: Rows, order: Int[np.ndarray, "e"], sizes: Int[np.ndarray, "g m"], centroids: Int8[np.ndarray, "g m d"]
+  rows: Rows, order: Int[np.ndarray, "e"], sizes: Int[np.ndarray, "g m"], centroids: _Grouped
 ) -> Int[np.ndarray, "e"]:
   """Returns the order after one tournament within each group."""
   found = np.empty_like(order)
   ends = sizes.sum(axis=1).cumsum()
+  own = unit_length(rows.shape[1]) ** 3 / np.maximum(centroids.lengths, 1)
   for first, last in chunks(ends, rows.at_once):
     start = ends[first - 1] if first else 0
     mine = order[start : ends[last - 1]]
-    products = rows.products(mine, ends[first:last] - start, centroids[first:last])
+    products = rows.products(mine, ends[first:last] - start, centroids.numbers[first:last])
     for one, other in chunks(ends[first:last] - start, _CHUNK):
       low, high = ends[first + one - 1] if first + one else 0, ends[first + other - 1]
-      played = tournament(products[low - start : high - start], sizes[first + one : first + other])
-      found[low:high] = order[low:high][played]
+      some, part = slice(first + one, first + other), products[low - start : high - start]
+      _leave_out(part, sizes[some], own[some])
+      found[low:high] = order[low:high][tournament(part, sizes[some])]
   return found
+
+
+def _leave_out(
+  products: Int[np.ndarray, "r m"], sizes: Int[np.ndarray, "g m"], own: Float[np.ndarray, "g m"]
+) -> None:
+  """Takes a row's own part out of the centroid of its cluster, in its product with it: as if it were not there yet.
+
+  Without, a row of a small cluster is near its centroid because it is a sixth of it, and never moves.
+
+  own: a row's product with its own part of the centroid. The rows come sorted by cluster.
+  """
+  counts = sizes.reshape(-1)
+  places = np.arange(len(products)), np.repeat(np.tile(np.arange(sizes.shape[1]), len(sizes)), counts)
+  others = np.where(
+    counts > 1, counts / np.maximum(counts - 1, 1), 0
+  )  # the mean of the others is over one less
+  left = (products[places] - np.repeat(own.reshape(-1), counts)) * np.repeat(others, counts)
+  products[places] = np.rint(left)
 
 
 def round_robin(players: int) -> Int[np.ndarray, "r m"]:

@@ -1,7 +1,7 @@
 """Rows as vectors of small whole numbers, and the exact products and sums of them that clustering needs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, Int8
@@ -15,6 +15,13 @@ _WIDTH = 6.0  # components are cut off at this many standard deviations of a ran
 _FINE = (
   20  # bits of a row's largest component while its length is measured: 2^13 squares add up exactly in float64
 )
+
+
+class Centroids(NamedTuple):
+  """Of groups of rows: the sum of each one's rows, quantised, and the length that it had."""
+
+  numbers: Int8[np.ndarray, "g d"]
+  lengths: Float[np.ndarray, "g"]
 
 
 @runtime_checkable
@@ -37,8 +44,8 @@ class Rows(Protocol):
     """Returns some rows, whole numbers in float32."""
     ...
 
-  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Int8[np.ndarray, "g d"]:
-    """Returns the quantised sum of each group's rows."""
+  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Centroids:
+    """Returns the centroid of each group."""
     ...
 
   def products(
@@ -57,6 +64,11 @@ class Rows(Protocol):
     ...
 
 
+def centroids_of(sums: Float[np.ndarray, "g d"]) -> Centroids:
+  """Returns the centroids of groups from the sums of their rows, in float64."""
+  return Centroids(quantised(sums), np.sqrt(np.einsum("gd,gd->g", sums, sums)))
+
+
 def quantised(vectors: Float[np.ndarray, "r d"]) -> Int8[np.ndarray, "r d"]:
   """Returns the vectors at one length, in whole numbers, the same ones on every machine.
 
@@ -71,11 +83,19 @@ def quantised(vectors: Float[np.ndarray, "r d"]) -> Int8[np.ndarray, "r d"]:
   np.rint(fine, out=fine)
   exact = fine.astype(np.float64)
   length = np.sqrt(np.einsum("rd,rd->r", exact, exact))
-  most = min(_LARGEST, int((EXACT / dim) ** 0.5))
-  unit = most / min(1.0, _WIDTH / dim**0.5)
-  fine *= (unit / np.maximum(length, 1)).astype(np.float32)[:, None]
+  most = _most(dim)
+  fine *= (unit_length(dim) / np.maximum(length, 1)).astype(np.float32)[:, None]
   np.rint(fine, out=fine)
   return np.clip(fine, -most, most, out=fine).astype(np.int8)
+
+
+def unit_length(dim: int) -> float:
+  """Returns the length of quantised vectors, but for rounding and what is cut off."""
+  return _most(dim) / min(1.0, _WIDTH / dim**0.5)
+
+
+def _most(dim: int) -> int:
+  return min(_LARGEST, int((EXACT / dim) ** 0.5))
 
 
 class HostRows:
@@ -101,8 +121,8 @@ class HostRows:
   def sample(self, rows: Int[np.ndarray, "r"]) -> Float[np.ndarray, "r d"]:
     return self._numbers[rows].astype(np.float32)
 
-  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Int8[np.ndarray, "g d"]:
-    found = np.empty((len(ends), self.shape[1]), np.int8)
+  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Centroids:
+    parts = []
     for first, last in chunks(ends, BLOCK):
       start = ends[first - 1] if first else 0
       sums = np.zeros((last - first, self.shape[1]))
@@ -112,8 +132,8 @@ class HostRows:
           ends[first:last] - np.diff(ends[first:last], prepend=start) - start if last - first > 1 else [0]
         )
         sums += np.add.reduceat(block, firsts, axis=0)  # below EXACT in a block
-      found[first:last] = quantised(sums)
-    return found
+      parts.append(centroids_of(sums))
+    return Centroids(*map(np.concatenate, zip(*parts, strict=True)))
 
   def products(
     self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"], centroids: Int8[np.ndarray, "g m d"]

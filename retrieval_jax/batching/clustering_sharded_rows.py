@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Int8
 
-from retrieval_jax.batching.clustering_rows import BLOCK, checked, quantised
+from retrieval_jax.batching.clustering_rows import BLOCK, Centroids, centroids_of, checked, quantised
 from retrieval_jax.errors import UserError
 
 _DEVICE_BLOCK = 512  # rows whose groups' centroids a device gathers at a time: 512 * m * d bytes
@@ -113,7 +113,7 @@ class ShardedRows:
   def sample(self, rows: Int[np.ndarray, "r"]) -> Float[np.ndarray, "r d"]:
     return quantised(np.asarray(self._embeddings[rows])).astype(np.float32)
 
-  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Int8[np.ndarray, "g d"]:
+  def centroids(self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"]) -> Centroids:
     largest = int(np.diff(ends, prepend=0).max())
     if largest > _MOST_IN_CLUSTER:
       raise UserError(
@@ -121,8 +121,8 @@ class ShardedRows:
         "Ask for more clusters, or leave out the mesh."
       )
     sums = _host(self._run.sums(self._rows, self._owners(order, ends, outside=len(ends)), len(ends)))
-    parts = [quantised(sums[i : i + BLOCK].astype(np.float64)) for i in range(0, len(sums), BLOCK)]
-    return np.concatenate(parts)
+    parts = [centroids_of(sums[i : i + BLOCK].astype(np.float64)) for i in range(0, len(sums), BLOCK)]
+    return Centroids(*map(np.concatenate, zip(*parts, strict=True)))
 
   def products(
     self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"], centroids: Int8[np.ndarray, "g m d"]

@@ -123,7 +123,7 @@ def test_another_process_on_one_thread_gives_the_same(rows, clusters, tmp_path):
     "rows = np.load(sys.argv[1])\n"
     "sys.stdout.buffer.write(balanced_clusters(rows, num_clusters=163, seed=3).tobytes())\n"
   )
-  one = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+  one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
   command = [sys.executable, "-c", code, str(tmp_path / "rows.npy")]
   done = subprocess.run(command, env=os.environ | one, capture_output=True, check=True)
   assert done.stdout == clusters.tobytes()
@@ -138,7 +138,7 @@ def test_a_mesh_gives_the_same_as_numpy(rows, clusters, shape):
 def test_clusters_are_the_same_on_every_machine():
   i, j = np.mgrid[:500, :16]
   found = balanced_clusters((i * i * 7 + i * j * 13) % 101 - 50.0, num_clusters=30, seed=0)
-  assert hashlib.sha256(found.astype("<i4").tobytes()).hexdigest()[:16] == "18a31c03e0f0a12d"
+  assert hashlib.sha256(found.astype("<i4").tobytes()).hexdigest()[:16] == "37efef001ba00682"
 
 
 def test_the_seed_matters(rows, clusters):

@@ -64,7 +64,7 @@ def fit_fusion(
 ) -> FusionFit:
   """Returns a fusion fitted by `fit` on the candidates of points of `data`, of which data.filtered are none.
 
-  Memory: 21 bytes for each candidate (at most 2 depth a point), and what `fit` takes for options.max_pairs of them.
+  Memory: about 60 bytes for each candidate (at most 2 depth a point), and what `fit` takes for options.max_pairs of them.
 
   Raises: UserError for data of another corpus than the classifiers', options that cannot be, fewer than 2 points with
   labels, and where one half of the points has no label among its candidates.

@@ -17,7 +17,7 @@ from retrieval_jax.searcher_group import SearcherGroup
 from retrieval_jax.searchers import EXACT, SideEmbeddings
 
 QUERY_ROWS: Final = (
-  2048  # searched at a time: 600 results each are 50 MB of candidates, and 150 MB while they are sorted
+  2048  # searched at a time: 600 results each are 20 MB of candidates, and 100 MB while they are made
 )
 
 

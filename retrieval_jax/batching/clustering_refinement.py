@@ -101,9 +101,7 @@ def _leave_out(
   """
   counts = sizes.reshape(-1)
   places = np.arange(len(products)), np.repeat(np.tile(np.arange(sizes.shape[1]), len(sizes)), counts)
-  others = np.where(
-    counts > 1, counts / np.maximum(counts - 1, 1), 0
-  )  # the mean of the others is over one less
+  others = np.where(counts > 1, counts / np.maximum(counts - 1, 1), 0)  # their mean is over one less
   left = (products[places] - np.repeat(own.reshape(-1), counts)) * np.repeat(others, counts)
   products[places] = np.rint(left)
 
@@ -134,9 +132,7 @@ def tournament(products: Int[np.ndarray, "r m"], sizes: Int[np.ndarray, "g m"]) 
   for partner in round_robin(players):
     low_of, high_of = np.minimum(np.arange(players), partner), np.maximum(np.arange(players), partner)
     low, high = low_of[within], high_of[within]
-    loss = (
-      flat[places * players + high] - flat[places * players + low]
-    )  # of what remains in the lower cluster
+    loss = flat[places * players + high] - flat[places * players + low]  # of a row dealt to the lower one
     key = (((base + low) << _GAIN_BITS) + loss + 2 ** (_GAIN_BITS - 1) << bits) + places
     key.sort()
     pairs = np.unique(low_of)

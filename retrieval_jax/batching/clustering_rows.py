@@ -1,5 +1,6 @@
 """Rows as vectors of small whole numbers, and the exact products and sums of them that clustering needs."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ BLOCK: Final = 2048  # rows that are float32 at a time: a few MB, which stay in 
 _LARGEST = 127  # of an int8
 _WIDTH = 6.0  # components are cut off at this many standard deviations of a random unit vector's
 _FINE = (
-  20  # bits of a row's largest component while its length is measured: 2^13 squares add up exactly in float64
+  20  # bits of a row's largest component, for its length: 2^13 of their squares add up exactly in float64
 )
 
 
@@ -91,11 +92,11 @@ def quantised(vectors: Float[np.ndarray, "r d"]) -> Int8[np.ndarray, "r d"]:
 
 def unit_length(dim: int) -> float:
   """Returns the length of quantised vectors, but for rounding and what is cut off."""
-  return _most(dim) / min(1.0, _WIDTH / dim**0.5)
+  return _most(dim) / min(1.0, _WIDTH / math.sqrt(dim))
 
 
 def _most(dim: int) -> int:
-  return min(_LARGEST, int((EXACT / dim) ** 0.5))
+  return min(_LARGEST, math.isqrt(EXACT // dim))
 
 
 class HostRows:
@@ -112,7 +113,10 @@ class HostRows:
 
     Raises: UserError for a row that is not finite, or zero.
     """
-    return cls(np.concatenate([checked(embeddings, i) for i in range(0, len(embeddings), BLOCK)]))
+    numbers = np.empty(embeddings.shape, np.int8)
+    for start in range(0, len(embeddings), BLOCK):
+      numbers[start : start + BLOCK] = checked(embeddings, start)
+    return cls(numbers)
 
   @property
   def shape(self) -> tuple[int, int]:
@@ -125,13 +129,11 @@ class HostRows:
     parts = []
     for first, last in chunks(ends, BLOCK):
       start = ends[first - 1] if first else 0
+      starts = [0, *(ends[first : last - 1] - start)]
       sums = np.zeros((last - first, self.shape[1]))
       for low in range(start, ends[last - 1], BLOCK):  # more than one of a large group only
         block = self.sample(order[low : min(low + BLOCK, ends[last - 1])])
-        firsts = (
-          ends[first:last] - np.diff(ends[first:last], prepend=start) - start if last - first > 1 else [0]
-        )
-        sums += np.add.reduceat(block, firsts, axis=0)  # below EXACT in a block
+        sums += np.add.reduceat(block, starts, axis=0)  # below EXACT in a block
       parts.append(centroids_of(sums))
     return Centroids(*map(np.concatenate, zip(*parts, strict=True)))
 

@@ -163,6 +163,8 @@ def train(
             f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
           )
           break
+    saved.wait()
+    batches.prune(saved.steps())
     log.close()
   if jax.process_index() == 0:
     print(f"{folder / f'checkpoint_{done}'} is written; python -m retrieval_jax.eval measures it", flush=True)

@@ -38,6 +38,8 @@ class TrainingBatches:
   what is in force, so a resumed run forms the very batches of the run that was stopped, whatever the machine's rounding
   would make of a second clustering.
 
+  plan: the batcher's, as it is in force. bank: the embedding bank, of process 0 where there is one.
+
   Example:
     batches = TrainingBatches(recipe, data, plan, seed=0)
     batches.start(folder, partitioner, step=0, manifest={})
@@ -55,7 +57,7 @@ class TrainingBatches:
         "and mine hard negatives between trainings (python -m retrieval_jax.mine) instead of NEGATIVE_REFRESH."
       )
     self._recipe, self._data, self.plan, self._seed = recipe, data, plan, seed
-    self._bank: EmbeddingBank | None = None
+    self.bank: EmbeddingBank | None = None
     self._queries: Array | None = None
     self._in_force: dict[str, str | None] = {CLUSTERS: None, NEGATIVES: None}
 
@@ -89,7 +91,7 @@ class TrainingBatches:
       options = self._recipe.clusters
       place = self._folder if options.path is None else pathlib.Path(options.path).expanduser()
       embed_dim = self._recipe.retriever.model.embed_dim
-      self._bank = EmbeddingBank(place, self._data.num_examples, embed_dim, dtype=options.dtype)
+      self.bank = EmbeddingBank(place, self._data.num_examples, embed_dim, dtype=options.dtype)
     saved = manifest.get("batches")
     if not isinstance(saved, Mapping):
       return
@@ -97,8 +99,8 @@ class TrainingBatches:
       self._take_clusters(batch_artefacts.read(self._folder / saved[CLUSTERS]), saved[CLUSTERS])
     if saved.get(NEGATIVES) is not None:
       self._take_negatives(batch_artefacts.read(self._folder / saved[NEGATIVES]), saved[NEGATIVES])
-    if self._bank is not None and saved.get(BANK) is not None:
-      self._bank.load(self._folder / saved[BANK])
+    if self.bank is not None and saved.get(BANK) is not None:
+      self.bank.load(self._folder / saved[BANK])
 
   def refresh(self, step: int, state: TrainState) -> Mapping[str, float]:
     """Makes the batches from `step` on anew if that is due; returns numbers to log, none if it is not.
@@ -127,16 +129,16 @@ class TrainingBatches:
 
   def hold(self, step: int) -> None:
     """Gives the bank the query embeddings of a step that just went through `watching`; it may still be running."""
-    if self._bank is not None and self._queries is not None:
-      self._bank.hold(self._recipe.batcher.rows(self.plan, step), self._queries)
+    if self.bank is not None and self._queries is not None:
+      self.bank.hold(self._recipe.batcher.rows(self.plan, step), self._queries)
 
   def save(self, step: int) -> dict[str, Any]:
     """Returns what the manifest of a checkpoint after `step` steps says of its batches, and writes its bank."""
     bank = None
     if self.has_bank:
       bank = f"{BANK}_{step:08d}.npy"
-      if self._bank is not None:
-        self._bank.save(self._folder / bank)
+      if self.bank is not None:
+        self.bank.save(self._folder / bank)
     return {"batches": {BANK: bank, **self._in_force}}
 
   def prune(self, steps: list[int]) -> None:
@@ -215,15 +217,15 @@ class TrainingBatches:
   def _embeddings(self, state: TrainState) -> Float[np.ndarray, "e d"]:
     """Returns the embedding of each example's query, from the bank as far as it has them."""
     store, rows = self._data.queries, self._data.examples
-    if self._bank is None:
+    if self.bank is None:
       return self._encoder(state).queries(_SomeRows(store, rows))
-    self._bank.flush()
-    missing = np.flatnonzero(self._bank.missing)
+    self.bank.flush()
+    missing = np.flatnonzero(self.bank.missing)
     if len(missing) and jax.process_count() > 1:
-      self._bank.borrow(missing, seed=self._seed)
+      self.bank.borrow(missing, seed=self._seed)
     elif len(missing):
-      self._bank.write(missing, self._encoder(state).queries(_SomeRows(store, rows[missing])))
-    return self._bank.embeddings
+      self.bank.write(missing, self._encoder(state).queries(_SomeRows(store, rows[missing])))
+    return self.bank.embeddings
 
   def _encoder(self, state: TrainState) -> Encoder:
     return Encoder(self._recipe.retriever.model, state.params["model"], self._partitioner)

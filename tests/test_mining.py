@@ -58,7 +58,6 @@ def mine(data: RetrievalData, **options) -> MinedNegatives:
   return mine_with_index(exact(SCORES), QUERY, SCORES, data, given)
 
 
-
 def test_pairs_that_the_task_filters_are_no_negatives(data_of):
   data = data_of({"q": ["p0"]})
   filtered = Relevance.from_pairs(np.array([0]), np.array([1]), np.ones(1, np.int64), num_queries=1)
@@ -66,6 +65,7 @@ def test_pairs_that_the_task_filters_are_no_negatives(data_of):
   assert mined.passage_rows.tolist() == [2, 3]  # not row 1, nor row 8, which has its text
   assert mined.ranks.tolist() == [1, 2]
   assert mined.left_out["filtered"] == 2
+
 
 def test_the_first_results_that_are_no_positives_with_their_ranks_and_scores(data_of):
   found = mine(data_of({"q": ["p0"]}), per_query=3)

@@ -127,7 +127,7 @@ def _members(state: Mapping, clusters: Int[np.ndarray, "s"]) -> Int[np.ndarray, 
   return np.asarray(state["members"])[np.repeat(offsets[clusters], sizes) + within].astype(np.int64)
 
 
-def _check_sizes(cluster_sizes: ClusterSizes, batch_size: int) -> None:
+def _check_sizes(cluster_sizes: Sequence, batch_size: int) -> None:
   """Raises UserError, with the value that is wrong, for a schedule that cannot be."""
   epochs = []
   for entry in cluster_sizes:
@@ -139,7 +139,8 @@ def _check_sizes(cluster_sizes: ClusterSizes, batch_size: int) -> None:
     epochs.append(epoch)
     if not 1 <= size <= batch_size or batch_size % size:
       valid = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-      near = sorted(sorted(valid, key=lambda n: abs(n - size))[:2])
+      below, above = [n for n in valid if n < size], [n for n in valid if n > size]
+      near = [*below[-1:], *above[:1]]
       raise UserError(
         f"ngame: CLUSTER_SIZES has {size} examples in a cluster from epoch {epoch} on, and a batch of {batch_size} is made of "
         f"whole clusters: {size} does not divide it. Nearest valid sizes: {' or '.join(map(str, near))}."
@@ -151,7 +152,7 @@ def _check_sizes(cluster_sizes: ClusterSizes, batch_size: int) -> None:
 
 
 def ngame(
-  batch_size: int, *, cluster_sizes: ClusterSizes = ((0, 1), (1, 16)), refresh_epochs: int | None = 5
+  batch_size: int, *, cluster_sizes: Sequence = ((0, 1), (1, 16)), refresh_epochs: int | None = 5
 ) -> Batcher:
   """Returns the Batcher whose batches are whole clusters of examples with like queries (NGAME's mini-batches).
 

@@ -11,10 +11,12 @@ import pytest
 import retrieval_jax.batching
 from retrieval_jax.batching.base import Batcher, Group, Plan
 from retrieval_jax.batching.mixture import mixture
+from retrieval_jax.batching.ngame import ngame
 from retrieval_jax.batching.shuffled import shuffled
 from retrieval_jax.batching.unique import unique
 
 BATCH_SIZE, NUM_EXAMPLES = 4, 30
+EMBEDDINGS = np.random.default_rng(0).standard_normal((NUM_EXAMPLES, 3)).astype(np.float32)
 
 # The name before the colon is the factory's. Each is made afresh: no test may lean on another one's cache.
 BATCHERS = {
@@ -22,6 +24,8 @@ BATCHERS = {
   "unique": lambda: unique(BATCH_SIZE),
   "mixture": lambda: mixture(BATCH_SIZE),
   "mixture: one task a batch": lambda: mixture(BATCH_SIZE, one_task_per_batch=True),
+  "ngame": lambda: ngame(BATCH_SIZE, cluster_sizes=((0, 1), (1, 2))),
+  "ngame: clusters": lambda: ngame(BATCH_SIZE, cluster_sizes=((0, 2),)),
 }
 # Those whose epoch holds each example once; the tasks of a mixture have passes of their own.
 PASSES_ALIKE = {name: make for name, make in BATCHERS.items() if name != "mixture"}
@@ -29,8 +33,11 @@ PASSES_ALIKE = {name: make for name, make in BATCHERS.items() if name != "mixtur
 every_batcher = pytest.mark.parametrize("make", BATCHERS.values(), ids=BATCHERS.keys())
 
 
-def _plan(batcher, seed=5, num_examples=NUM_EXAMPLES):
-  return batcher.plan(num_examples=num_examples, seed=seed)
+def _plan(batcher, seed=5, num_examples=NUM_EXAMPLES, groups=()):
+  plan = batcher.plan(num_examples=num_examples, seed=seed, groups=groups)
+  if batcher.refresh_due(plan, 0):
+    plan = batcher.refresh(plan, EMBEDDINGS[:num_examples], step=0)
+  return plan
 
 
 def test_every_public_factory_has_a_row():
@@ -77,7 +84,7 @@ def test_resume_equals_an_uninterrupted_run(make):
   plan = _plan(batcher)
   run = [batcher.rows(plan, step).tolist() for step in range(25)]
   for start in (0, 3, 7, 13, 24):
-    stored = json.loads(json.dumps(plan._asdict()))
+    stored = json.loads(json.dumps(plan._asdict(), default=np.ndarray.tolist))
     resumed = make()
     assert [resumed.rows(Plan(**stored), step).tolist() for step in range(start, 25)] == run[start:]
 
@@ -132,7 +139,7 @@ def test_epochs_are_of_each_place_and_grow(make):
 @every_batcher
 def test_one_group_is_no_mixture(make):
   batcher = make()
-  plan = batcher.plan(num_examples=NUM_EXAMPLES, seed=5, groups=[Group("only", NUM_EXAMPLES, 0.3)])
+  plan = _plan(batcher, groups=[Group("only", NUM_EXAMPLES, 0.3)])
   assert batcher.rows(plan, 3).tolist() == batcher.rows(_plan(batcher), 3).tolist()
 
 
@@ -140,6 +147,15 @@ def test_one_group_is_no_mixture(make):
 def test_refresh_returns_a_plan_for_the_same_examples(make):
   batcher = make()
   plan = _plan(batcher)
-  refreshed = batcher.refresh(plan, np.zeros((NUM_EXAMPLES, 3), np.float32))
+  refreshed = batcher.refresh(plan, EMBEDDINGS, step=3 * batcher.steps_per_epoch(plan))
   assert refreshed.num_examples == plan.num_examples
   assert batcher.rows(refreshed, 0).shape == (batcher.batch_size,)
+
+
+@every_batcher
+def test_a_refresh_is_due_only_where_a_batcher_ever_refreshes(make):
+  batcher = make()
+  plan = batcher.plan(num_examples=NUM_EXAMPLES, seed=5)
+  due = [step for step in range(60) if batcher.refresh_due(plan, step)]
+  assert bool(due) == batcher.refreshes
+  assert all(step % batcher.steps_per_epoch(plan) == 0 for step in due)

@@ -1,19 +1,20 @@
 """Batches that are made anew during a training: NGAME's clusters, TAS's, ANCE's negatives; stopped and resumed."""
 
 import json
-import os
 import pathlib
 import signal
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from retrieval_jax.errors import UserError
-from tests.end_to_end.conftest import assert_equal_states, state_of
-from tests.end_to_end.test_resume import start, wait_for
+from tests.end_to_end.conftest import assert_equal_states, environment, state_of
 
 STEPS = 10  # 4 steps an epoch
-COMMON = (f"--gin.TRAIN_STEPS={STEPS}", "--gin.CHECKPOINT_PERIOD=3", "--gin.KEEP_CHECKPOINTS=3")
+COMMON = (f"--gin.TRAIN_STEPS={STEPS}", "--gin.CHECKPOINT_PERIOD=1", "--gin.KEEP_CHECKPOINTS=3")
 NGAME = ("--gin_file=batching/ngame.gin", "--gin.CLUSTER_SIZES=((0, 1), (1, 4))", "--gin.REFRESH_EPOCHS=1")
 ANCE = (
   "--gin_file=negatives/ance.gin",
@@ -22,6 +23,19 @@ ANCE = (
   "--gin.NEGATIVES_FROM_EPOCH=1",
 )
 BOTH = (*NGAME, *ANCE)
+
+
+# A thread of the training's own waits for the file: it sees it at once, however busy the machine is.
+KILLED = """
+import os, signal, sys, threading, time
+def watch():
+  while not os.path.exists(sys.argv[1]):
+    time.sleep(0.0005)
+  os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+from retrieval_jax import launch
+launch.run("train", sys.argv[2:])
+"""
 
 
 def log_of(folder: pathlib.Path) -> list[dict]:
@@ -49,7 +63,8 @@ def test_clusters_and_negatives_are_written_once_and_logged(uninterrupted):
     "negatives_00000004.npz",
     "negatives_00000008.npz",
   ]
-  assert [name for name in found if name.startswith("bank_")] == [f"bank_{n:08d}.npy" for n in (6, 9, 10)]
+  kept = sorted(int(path.name.removeprefix("checkpoint_")) for path in uninterrupted.glob("checkpoint_*"))
+  assert [name for name in found if name.startswith("bank_")] == [f"bank_{step:08d}.npy" for step in kept]
   with np.load(uninterrupted / "batches" / "clusters_00000004.npz") as file:
     assert sorted(file["members"].tolist()) == list(range(64))
     assert np.diff(file["offsets"]).tolist() == [4] * 16
@@ -63,16 +78,18 @@ def test_clusters_and_negatives_are_written_once_and_logged(uninterrupted):
   assert np.mean([r["in_batch_hardness"] for r in later]) > np.mean([r["in_batch_hardness"] for r in first])
 
 
-@pytest.mark.parametrize(
-  "marker", ["checkpoint_3", "batches/clusters_00000004.npz", "checkpoint_6", "checkpoint_9"]
-)
+@pytest.mark.parametrize("marker", ["checkpoint_3", "batches/clusters_00000004.npz", "checkpoint_6"])
 def test_resume_after_kill_equals_an_uninterrupted_run(process, tiny, tmp_path, uninterrupted, marker):
   folder = tmp_path / "run"
   flags = (*tiny, *COMMON, *BOTH)
-  started = start(flags, folder)
-  wait_for(folder, marker, started)
-  os.kill(started.pid, signal.SIGKILL)
-  started.communicate(timeout=60)
+  killed = subprocess.run(
+    [sys.executable, "-c", KILLED, str(folder / marker), *flags, f"--gin.MODEL_DIR={folder}"],
+    env=environment(),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert killed.returncode == -signal.SIGKILL, killed.stderr
   again = process("train", *flags, f"--gin.MODEL_DIR={folder}")
   assert again.returncode == 0, again.stderr
   assert_equal_states(state_of(folder, STEPS), state_of(uninterrupted, STEPS))
@@ -140,3 +157,50 @@ def test_settings_that_cannot_be(launch, tiny, tmp_path, flags, message):
   with pytest.raises(UserError, match=message):
     launch("train", *tiny, "--gin.TRAIN_STEPS=6", *flags, f"--gin.MODEL_DIR={tmp_path / 'run'}")
   assert not (tmp_path / "run" / "checkpoint_6").exists()
+
+
+TWO = """
+import sys, jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
+from retrieval_jax import launch
+launch.run("train", sys.argv[3:])
+"""
+
+
+def test_two_processes_form_the_same_batches(tiny, tmp_path):
+  """A batch is put on the mesh of both processes, which JAX refuses where they disagree about it."""
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+  flags = (
+    *tiny,
+    *NGAME,
+    "--gin.TRAIN_STEPS=10",
+    "--gin.CHECKPOINT_PERIOD=5",
+    f"--gin.MODEL_DIR={tmp_path / 'run'}",
+  )
+  both = [
+    subprocess.Popen(
+      [sys.executable, "-c", TWO, str(port), str(number), *flags],
+      env=environment(),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for number in range(2)
+  ]
+  outputs = [process.communicate(timeout=300)[0] for process in both]
+  assert [process.returncode for process in both] == [0, 0], outputs
+  assert [text.count("batches are made of clusters of 4") for text in outputs] == [2, 0]
+  steps = [record["step"] for record in log_of(tmp_path / "run") if "loss" in record]
+  assert steps == list(range(1, 11))
+  with np.load(tmp_path / "run" / "batches" / "clusters_00000008.npz") as file:
+    assert sorted(file["members"].tolist()) == list(range(64))
+
+
+def test_several_processes_do_not_encode_together(monkeypatch, launch, tiny, tmp_path):
+  monkeypatch.setattr("jax.process_count", lambda: 2)
+  for flags in ((*NGAME, "--gin.CLUSTER_EMBEDDINGS='encode'"), ANCE):
+    with pytest.raises(UserError, match="several processes cannot encode or cluster together yet"):
+      launch("train", *tiny, *flags, "--gin.TRAIN_STEPS=6", f"--gin.MODEL_DIR={tmp_path / 'run'}")

@@ -1,6 +1,6 @@
 """Losses of label classifiers: data points against the union of their labels, by a loss of scores or one of losses/."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from retrieval_jax.records import AnyArray, EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
 
 
+@runtime_checkable
 class ClassifierLoss(Protocol):
   def __call__(
     self, points: Float[Array, "q d"], classifiers: Float[Array, "u d"], batch: UnionBatch, *, num_labels: int
@@ -24,6 +25,7 @@ class ClassifierLoss(Protocol):
     ...
 
 
+@runtime_checkable
 class ColumnLoss(Protocol):
   def __call__(
     self, scores: Float[Array, "q u"], relevant: Bool[Array, "q u"], present: Bool[Array, "q u"], /

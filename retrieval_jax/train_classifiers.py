@@ -96,6 +96,12 @@ def train_classifiers(
     if start >= total_steps and start in saved_steps(folder):
       print(f"{folder} is at step {start}, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr)
       return step_folder(folder, start)
+    if not start and first and (steps := saved_steps(folder)):
+      print(
+        f"warning: {folder} has the classifiers of steps {steps} of an earlier training, and no checkpoint of it. Searches "
+        "take the newest step unless CLASSIFIER_STEP names one: move them away if they are not wanted.",
+        file=sys.stderr,
+      )
     batches = recipe.batches(data, plan, seed)
     batches.start(folder, saved.manifest(start) if start else {})
     if on_start is not None and first:

@@ -70,15 +70,10 @@ class LabelUnions(NamedTuple):
     """
     rows = rows_of_examples(self.data, examples)
     positives = self.data.relevance.positives(rows)
-    drawn = np.zeros((len(rows), 0), np.int32)
-    if self.hard_negatives and self.data.negatives is not None:
-      drawn = self.data.negatives.draw(rows, per_query=self.hard_negatives, seed=self.seed, epoch=epochs)
-    union = np.unique(np.concatenate([positives.reshape(-1), drawn.reshape(-1)]))
-    union = union[union >= 0].astype(np.int32)
+    union = self._union(rows, positives, epochs)
     size = bucket(len(union))
-    padding = self.num_rows + np.arange(
-      size - len(union), dtype=np.int32
-    )  # different, so that indices stay unique
+    # Different numbers, so that a scatter may take all of them for unique.
+    padding = self.num_rows + np.arange(size - len(union), dtype=np.int32)
     counts = np.maximum(np.count_nonzero(positives >= 0, axis=1), 1).astype(np.uint64)
     choice = (mixed(rows, self.seed, epochs) % counts).astype(np.int64)
     columns = _columns(union, positives, size)
@@ -94,6 +89,16 @@ class LabelUnions(NamedTuple):
   def examples(self) -> Float[np.ndarray, "e d"]:
     """Returns the embeddings of all examples at unit length, in memory."""
     return unit_rows(self.points[self.data.examples])
+
+  def _union(
+    self, rows: Int[np.ndarray, "q"], positives: Int[np.ndarray, "q r"], epochs: Int[np.ndarray, "q"]
+  ) -> Int[np.ndarray, "l"]:
+    """Returns the positives and drawn hard negatives of the points, each once, ascending."""
+    found = positives.reshape(-1)
+    if self.hard_negatives and self.data.negatives is not None:
+      drawn = self.data.negatives.draw(rows, per_query=self.hard_negatives, seed=self.seed, epoch=epochs)
+      found = np.concatenate([found, drawn.reshape(-1)])
+    return np.unique(found[found >= 0]).astype(np.int32)
 
   def _points(self, rows: Int[np.ndarray, "q"]) -> Float[np.ndarray, "q d"]:
     found = np.array(self.points[np.maximum(rows, 0)], np.float32)

@@ -6,8 +6,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from retrieval_jax.batching.clustering_refinement import refined
-from retrieval_jax.batching.clustering_rows import HostRows
+from retrieval_jax.batching.clustering_refinement import moved, refined
+from retrieval_jax.batching.clustering_rows import HostRows, Rows
 from retrieval_jax.batching.clustering_sharded_rows import ShardedRows
 from retrieval_jax.batching.clustering_tree import chained, tree_order
 from retrieval_jax.errors import UserError
@@ -18,6 +18,7 @@ _ROUNDS = (
 _SMALLEST_LEAF = (
   32  # rows: below it the tree costs more than it gains, as the refinement sees as many rows at once
 )
+_SMALL = 98  # rows: clusters of twice as many are made of ones of about as many
 _SAMPLE = 20_000  # rows that statistics look at
 
 
@@ -68,14 +69,33 @@ def balanced_clusters(
     raise UserError(f"balanced_clusters: got seed {seed}; expected a whole number from 0 on.")
   rows = HostRows.of(embeddings) if mesh is None else ShardedRows(embeddings, mesh)
   rng = np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
-  sizes = np.diff(np.arange(num_clusters + 1) * count // num_clusters)
-  order = tree_order(rows, leaf=max(_SMALLEST_LEAF, count // num_clusters), rng=rng)
-  if count // num_clusters < _SMALLEST_LEAF:
-    order = chained(rows, order)
-  order, sizes = refined(rows, order, sizes, rounds=_ROUNDS, rng=rng)
+  order, sizes = _clustered(rows, num_clusters, rng)
   found = np.empty(count, np.int32)
   found[order] = np.repeat(np.arange(num_clusters, dtype=np.int32), sizes)
   return found
+
+
+def _clustered(
+  rows: Rows, num_clusters: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, "e"], Int[np.ndarray, "k"]]:
+  """Returns the row numbers, sorted by cluster, and the clusters' sizes.
+
+  A large cluster is made of small ones that are alike: a centroid of its own would cut through groups of near rows. Sizes
+  of small ones differ by a row, so that a few rows next to the large one's ends may come to its neighbours.
+  """
+  count = rows.shape[0]
+  sizes = np.diff(np.arange(num_clusters + 1) * count // num_clusters)
+  size = count // num_clusters
+  if num_clusters == 1:
+    return np.arange(count), sizes
+  if size >= 2 * _SMALL:
+    order, small = _clustered(rows, size // _SMALL * num_clusters, rng)
+    near, _ = _clustered(HostRows(rows.centroids(order, np.cumsum(small)).numbers), num_clusters, rng)
+    return moved(order, small, near), sizes
+  order = tree_order(rows, leaf=max(_SMALLEST_LEAF, size), rng=rng)
+  if size < _SMALLEST_LEAF:
+    order = chained(rows, order)
+  return refined(rows, order, sizes, rounds=_ROUNDS, rng=rng)
 
 
 def cluster_statistics(

@@ -35,7 +35,7 @@ def refined(
     found = rows.centroids(order, np.cumsum(sizes))
     if number and clusters > group:
       seats = _seats(found.numbers, number, rng)
-      order, sizes = _moved(order, sizes, seats), sizes[seats]
+      order, sizes = moved(order, sizes, seats), sizes[seats]
       found = Centroids(found.numbers[seats], found.lengths[seats])
     by_group = _Grouped(_grouped(found.numbers, group), _grouped(found.lengths, group))
     order = _round(rows, order, _grouped(sizes, group), by_group)
@@ -63,12 +63,12 @@ def _grouped(values: np.ndarray, group: int) -> np.ndarray:
   return np.concatenate([values, fill]).reshape(-1, group, *values.shape[1:])
 
 
-def _moved(
+def moved(
   order: Int[np.ndarray, "e"], sizes: Int[np.ndarray, "k"], seats: Int[np.ndarray, "k"]
 ) -> Int[np.ndarray, "e"]:
   """Returns the order with the clusters in the order `seats`."""
-  starts, moved = (np.cumsum(sizes) - sizes)[seats], sizes[seats]
-  return order[np.arange(len(order)) + np.repeat(starts - np.cumsum(moved) + moved, moved)]
+  starts, new = (np.cumsum(sizes) - sizes)[seats], sizes[seats]
+  return order[np.arange(len(order)) + np.repeat(starts - np.cumsum(new) + new, new)]
 
 
 def _round(

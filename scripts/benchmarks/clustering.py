@@ -8,7 +8,7 @@ on one thread (--threads). Three parts, all by default:
             of two rows of a cluster), nn10 (share of a row's true 10 nearest neighbours in its cluster).
             Bars: sizes within 1, nn10 >= 0.60, pair >= 0.45, at most 22 CPU seconds and those of halving, at most
             1 GB, and clusters of 6 take at most 1.5 times those of 49.
-  hardness  in batches of 1,600, made of clusters in random order: the mean cosine of a row to the 10 nearest others.
+  hardness  in batches of 1,600 rows, or what whole clusters of them hold: the mean cosine of a row to the 10 nearest.
             Bar: it rises with the size of the clusters.
   growth    50,000 to 800,000 rows, clusters of 49. Bars: four times the rows take at most 6 times the time, and
             4.4 times the memory that a process without rows does not have. --plot draws it.
@@ -189,13 +189,15 @@ def table(path: pathlib.Path, flags: argparse.Namespace) -> bool:
   )
 
 
-def in_batches(rows: np.ndarray, found: np.ndarray, batches: int = 8) -> float:
-  """Returns the hardness of `batches` of an epoch, in which the clusters come in random order."""
-  rank = np.random.default_rng(2).permutation(found.max() + 1)
-  order = np.argsort(rank[found], kind="stable")
+def in_batches(rows: np.ndarray, found: np.ndarray, batches: int = 40) -> float:
+  """Returns the hardness of `batches` batches, each of as many whole clusters, drawn at random, as fit in one."""
+  rng = np.random.default_rng(2)
+  sizes, order = np.bincount(found), np.argsort(found, kind="stable")
+  parts = np.split(order, np.cumsum(sizes)[:-1])
   hardness = []
-  for start in np.linspace(0, len(rows) - BATCH, batches).astype(int):
-    batch = rows[order[start : start + BATCH]]
+  for _ in range(batches):
+    chosen = rng.choice(len(parts), BATCH // sizes.max(), replace=False)
+    batch = rows[np.concatenate([parts[cluster] for cluster in chosen])]
     products = batch @ batch.T
     np.fill_diagonal(products, -2)
     hardness.append(-np.partition(-products, 10, axis=1)[:, :10].mean())

@@ -129,10 +129,26 @@ def test_another_process_on_one_thread_gives_the_same(rows, clusters, tmp_path):
   assert done.stdout == clusters.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(8,), (2, 2)])
-def test_a_mesh_gives_the_same_as_numpy(rows, clusters, shape):
-  found = balanced_clusters(rows, num_clusters=163, seed=3, mesh=make_mesh(shape))
-  np.testing.assert_array_equal(found, clusters)
+@pytest.mark.parametrize("shape, num", [((8,), 163), ((2, 2), 163), ((2, 2), 20)])
+def test_a_mesh_gives_the_same_as_numpy(rows, shape, num):
+  found = balanced_clusters(rows, num_clusters=num, seed=3, mesh=make_mesh(shape))
+  np.testing.assert_array_equal(found, balanced_clusters(rows, num_clusters=num, seed=3))
+
+
+def test_a_mesh_of_more_devices_than_rows(rows):
+  found = balanced_clusters(rows[:5], num_clusters=2, seed=3, mesh=make_mesh((8,)))
+  np.testing.assert_array_equal(found, balanced_clusters(rows[:5], num_clusters=2, seed=3))
+
+
+def test_larger_clusters_keep_more_neighbours_together(rows):
+  products = rows[:300] @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+  near = np.argsort(-products, axis=1)[:, 1:11]
+  kept = []
+  for num in (1333, 163, 40, 10):
+    found = balanced_clusters(rows, num_clusters=num, seed=0)
+    assert np.ptp(np.bincount(found)) <= 1
+    kept.append((found[near] == found[:300, None]).mean())
+  assert (np.diff(kept) > 0.05).all()
 
 
 def test_clusters_are_the_same_on_every_machine():

@@ -14,6 +14,9 @@ from retrieval_jax.batching.clustering_rows import BLOCK, Centroids, centroids_o
 from retrieval_jax.errors import UserError
 
 _DEVICE_BLOCK = 512  # rows whose groups' centroids a device gathers at a time: 512 * m * d bytes
+_SLICE = (
+  2**20
+)  # rows of all devices whose products come to the host at a time: 4 * m bytes each, on every device
 _MOST_IN_CLUSTER = 2**31 // 127  # rows whose components add up in an int32
 
 
@@ -21,7 +24,9 @@ class _Programs(NamedTuple):
   """Compiled for a mesh; `rows` and `owners` are split over all its axes, the rest is whole on every device."""
 
   sums: Callable[..., Array]  # (rows, owners, clusters) -> int32 sums of each cluster's rows
-  products: Callable[..., Array]  # (rows, owners, centroids) -> int32 products with the owner's centroids
+  products: Callable[
+    ..., Array
+  ]  # (rows, owners, centroids, start, step) -> int32 products with the owner's centroids
   nearest: Callable[..., Array]  # (rows, owners, centroids, counts) -> the number of the nearest of them
 
 
@@ -56,12 +61,13 @@ def _programs(mesh: Mesh) -> _Programs:
 
     return jax.shard_map(local, mesh=mesh, in_specs=(split, split), out_specs=whole)(rows, owners)
 
-  def products(rows: Array, owners: Array, centroids: Array) -> Array:
-    def local(rows: Array, owners: Array, centroids: Array) -> Array:
-      return _mapped(lambda r, o: _products(r, o, centroids), rows, owners)
+  def products(rows: Array, owners: Array, centroids: Array, start: Array, step: int) -> Array:
+    def local(rows: Array, owners: Array, centroids: Array, start: Array) -> Array:
+      some = [jax.lax.dynamic_slice_in_dim(values, start, step) for values in (rows, owners)]
+      return _mapped(lambda r, o: _products(r, o, centroids), *some)
 
-    return jax.shard_map(local, mesh=mesh, in_specs=(split, split, whole), out_specs=split)(
-      rows, owners, centroids
+    return jax.shard_map(local, mesh=mesh, in_specs=(split, split, whole, whole), out_specs=split)(
+      rows, owners, centroids, start
     )
 
   def nearest(rows: Array, owners: Array, centroids: Array, counts: Array) -> Array:
@@ -79,7 +85,7 @@ def _programs(mesh: Mesh) -> _Programs:
 
   return _Programs(
     jax.jit(sums, static_argnums=2, out_shardings=replicated),
-    jax.jit(products, out_shardings=replicated),
+    jax.jit(products, static_argnums=4, out_shardings=replicated),
     jax.jit(nearest, out_shardings=replicated),
   )
 
@@ -87,8 +93,8 @@ def _programs(mesh: Mesh) -> _Programs:
 class ShardedRows:
   """Rows over all devices of a mesh: e * d / devices bytes on each, and the centroids whole, a byte a component.
 
-  A device also holds the sums while clusters' centroids are made (4 * clusters * d bytes), and gathers the products
-  (4 * e * m bytes), which go to the host.
+  A device also holds the sums while clusters' centroids are made (4 * clusters * d bytes). It gathers the products, which
+  go to the host, of _SLICE rows at a time.
   """
 
   def __init__(self, embeddings: Float[np.ndarray, "e d"], mesh: Mesh):
@@ -96,7 +102,10 @@ class ShardedRows:
     self.shape, self.at_once = (count, dim), count
     self._embeddings, self._mesh, self._run = embeddings, mesh, _programs(mesh)
     each = -(-count // mesh.size)
-    each += -each % min(_DEVICE_BLOCK, each)  # whole blocks
+    block = min(_DEVICE_BLOCK, each)
+    slices = -(-each // max(block, _SLICE // mesh.size))
+    self._step = -(-each // (slices * block)) * block  # whole blocks
+    each = self._step * slices
     self._padded = each * mesh.size
 
     def numbers(index: tuple[slice, ...] | None) -> np.ndarray:
@@ -127,7 +136,12 @@ class ShardedRows:
   def products(
     self, order: Int[np.ndarray, "r"], ends: Int[np.ndarray, "g"], centroids: Int8[np.ndarray, "g m d"]
   ) -> Int[np.ndarray, "r m"]:
-    return _host(self._run.products(self._rows, self._owners(order, ends), self._whole(centroids)))[order]
+    owners, whole = self._owners(order, ends), self._whole(centroids)
+    found = np.empty((self._mesh.size, self._padded // self._mesh.size, centroids.shape[1]), np.int32)
+    for start in range(0, found.shape[1], self._step):
+      part = _host(self._run.products(self._rows, owners, whole, np.int32(start), self._step))
+      found[:, start : start + self._step] = part.reshape(len(found), self._step, -1)
+    return found.reshape(self._padded, -1)[order]
 
   def nearest(
     self,

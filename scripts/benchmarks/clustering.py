@@ -189,18 +189,17 @@ def table(path: pathlib.Path, flags: argparse.Namespace) -> bool:
   )
 
 
-def in_batches(rows: np.ndarray, found: np.ndarray, batches: int = 40) -> float:
-  """Returns the hardness of `batches` batches, each of as many whole clusters, drawn at random, as fit in one."""
-  rng = np.random.default_rng(2)
+def in_batches(rows: np.ndarray, found: np.ndarray) -> float:
+  """Returns the mean hardness of an epoch's batches, each of as many whole clusters, in random order, as fit in one."""
   sizes, order = np.bincount(found), np.argsort(found, kind="stable")
   parts = np.split(order, np.cumsum(sizes)[:-1])
-  hardness = []
-  for _ in range(batches):
-    chosen = rng.choice(len(parts), BATCH // sizes.max(), replace=False)
-    batch = rows[np.concatenate([parts[cluster] for cluster in chosen])]
+  chosen = np.random.default_rng(2).permutation(len(parts))
+  clusters, hardness = BATCH // sizes.max(), []
+  for start in range(0, len(chosen) - clusters + 1, clusters):
+    batch = rows[np.concatenate([parts[cluster] for cluster in chosen[start : start + clusters]])]
     products = batch @ batch.T
     np.fill_diagonal(products, -2)
-    hardness.append(-np.partition(-products, 10, axis=1)[:, :10].mean())
+    hardness.append(np.partition(products, -10, axis=1)[:, -10:].mean())
   return float(np.mean(hardness))
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
 
+from retrieval_jax.batching import clustering_sharded_rows
 from retrieval_jax.batching.clustering import balanced_clusters, cluster_statistics
 from retrieval_jax.batching.clustering_refinement import round_robin, tournament
 from retrieval_jax.batching.clustering_rows import EXACT, HostRows, quantised
@@ -133,6 +134,12 @@ def test_another_process_on_one_thread_gives_the_same(rows, clusters, tmp_path):
 def test_a_mesh_gives_the_same_as_numpy(rows, shape, num):
   found = balanced_clusters(rows, num_clusters=num, seed=3, mesh=make_mesh(shape))
   np.testing.assert_array_equal(found, balanced_clusters(rows, num_clusters=num, seed=3))
+
+
+def test_a_mesh_whose_products_come_in_slices(rows, clusters, monkeypatch):
+  monkeypatch.setattr(clustering_sharded_rows, "_SLICE", 2048)  # of 4 devices: 4 slices of 512 rows each
+  found = balanced_clusters(rows, num_clusters=163, seed=3, mesh=make_mesh((2, 2)))
+  np.testing.assert_array_equal(found, clusters)
 
 
 def test_a_mesh_of_more_devices_than_rows(rows):

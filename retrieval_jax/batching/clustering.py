@@ -94,7 +94,7 @@ def _clustered(
   order = tree_order(rows, leaf=max(_SMALLEST_LEAF, size), rng=rng)
   if size < _SMALLEST_LEAF:
     order = chained(rows, order)
-  return refined(rows, order, sizes, rounds=_ROUNDS, rng=rng)
+  return refined(rows, order, sizes, rounds=_ROUNDS if size < _SLOW else 2 * _ROUNDS, rng=rng)
 
 
 def cluster_statistics(

@@ -13,9 +13,8 @@ from retrieval_jax.batching.clustering_tree import chained, tree_order
 from retrieval_jax.errors import UserError
 
 _ROUNDS = 4  # of refinement: two more keep 0.01 more of the neighbours together, for a fifth of the time
-_SMALLEST_LEAF = (
-  32  # rows: a finer tree costs more than it gains, as the refinement sees as many rows at once
-)
+_SLOW = 128  # rows: clusters of as many take twice the rounds to settle
+_SMALLEST_LEAF = 32  # rows: a finer tree costs more than it gains; the refinement sees as many rows at once
 _SMALL = 98  # rows: clusters of twice as many are made of ones of about as many
 _SAMPLE = 20_000  # rows that statistics look at
 

@@ -10,7 +10,6 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_jax import progress
-from retrieval_jax.batching.base import Plan
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import mixture
 from retrieval_jax.data.dataset import RetrievalData
@@ -74,8 +73,7 @@ def train(
     hard_negatives=recipe.negatives.path,
   )
   recipe.negatives.check(data)
-  plan = plan_of(recipe, data, seed)
-  batches = TrainingBatches(recipe, data, plan, seed=seed)
+  batches = TrainingBatches(recipe, data, plan_of(recipe, data, seed), seed=seed)
   make_step = make_step_with_queries if batches.has_bank else make_train_step
   step_of_parts = make_step(
     recipe.retriever.model,
@@ -88,7 +86,7 @@ def train(
   check_parts(recipe, step_of_parts, batches.make(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
-    _describe(recipe, partitioner, data, plan, 0, total_steps)
+    _describe(recipe, partitioner, data, batches, 0, total_steps)
     print("dry run: the parts fit and the data is tokenised; nothing was trained", flush=True)
     return {}
 
@@ -106,7 +104,7 @@ def train(
     if on_start is not None and jax.process_index() == 0:
       on_start(folder)
       write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
-    _describe(recipe, partitioner, data, plan, start, total_steps)
+    _describe(recipe, partitioner, data, batches, start, total_steps)
     batches.start(folder, partitioner, step=start, manifest=before)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
     guard = StepGuard(batches.watching(step_fn), recipe.step, recipe.batcher.batch_size)
@@ -137,7 +135,7 @@ def train(
           rate = watch.rate()
           learning_rate = float(np.asarray(recipe.optimizer.learning_rate(step)))
           metrics = {**guard.metrics(), "learning_rate": learning_rate}
-          epoch = recipe.batcher.epoch_of(plan, step)
+          epoch = recipe.batcher.epoch_of(batches.plan, step)
           ages = batches.ages(step)
           log.write(done, {**metrics, **ages, "epoch": epoch, "examples_per_second": rate})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
@@ -210,13 +208,18 @@ def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: 
 
 
 def _describe(
-  recipe: Recipe, partitioner: Partitioner, data: RetrievalData, plan: Plan, start: int, total_steps: int
+  recipe: Recipe,
+  partitioner: Partitioner,
+  data: RetrievalData,
+  batches: TrainingBatches,
+  start: int,
+  total_steps: int,
 ) -> None:
   """Prints once what is trained on what: the numbers a user checks before leaving the machine alone."""
   if jax.process_index() != 0:
     return
   announce(recipe.inputs)
-  batch = recipe.batcher.batch_size
+  batch, plan = recipe.batcher.batch_size, batches.plan
   platform = jax.devices()[0].platform
   filled = int((recipe.batcher.rows(plan, 0) >= 0).sum())
   few = f"the first batch has {filled} examples, the rest of its {batch} places is padding: lower BATCH_SIZE"
@@ -225,6 +228,7 @@ def _describe(
     *describe_tasks(data),
     *recipe.negatives.describe(data, batch),
     *recipe.step.describe(batch, partitioner.data_size),
+    *batches.describe(total_steps),
   ]
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"

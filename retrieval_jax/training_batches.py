@@ -77,6 +77,27 @@ class TrainingBatches:
       hard_negatives=self._recipe.negatives.per_query,
     )
 
+  def describe(self, total_steps: int) -> list[str]:
+    """Returns the lines to print at the start: where clusters come from, and the bytes that takes; none for other batches."""
+    batcher, options = self._recipe.batcher, self._recipe.clusters
+    if not batcher.refreshes:
+      return []
+    if self.has_bank:
+      shape = self._data.num_examples, self._recipe.retriever.model.embed_dim
+      size = shape[0] * shape[1] * np.dtype(options.dtype).itemsize
+      place = f"{options.path or f'MODEL_DIR/{batch_artefacts.FOLDER}'}, and as much beside each checkpoint"
+      source = f"a bank of {shape[0]:,} x {shape[1]} {options.dtype}: {size / 1e6:,.0f} MB in {place}"
+    else:
+      source = "all queries, encoded at each refresh"
+    lines = [f"batches: {described(batcher)}; clusters by {source}"]
+    per_epoch = batcher.steps_per_epoch(self.plan)
+    if not any(batcher.refresh_due(self.plan, step) for step in range(0, total_steps, per_epoch)):
+      lines.append(
+        f"warning: TRAIN_STEPS={total_steps:,} are {total_steps / per_epoch:.1f} epochs, and the first clusters come later: all "
+        "batches are random. Train longer, or let CLUSTER_SIZES (CURRICULUM_START) begin earlier."
+      )
+    return lines
+
   def start(
     self, folder: pathlib.Path, partitioner: Partitioner, *, step: int, manifest: Mapping[str, Any]
   ) -> None:
@@ -95,9 +116,9 @@ class TrainingBatches:
     saved = manifest.get("batches")
     if not isinstance(saved, Mapping):
       return
-    if saved.get(CLUSTERS) is not None:
+    if self._recipe.batcher.refreshes and saved.get(CLUSTERS) is not None:
       self._take_clusters(batch_artefacts.read(self._folder / saved[CLUSTERS]), saved[CLUSTERS])
-    if saved.get(NEGATIVES) is not None:
+    if self._recipe.negatives.refresh is not None and saved.get(NEGATIVES) is not None:
       self._take_negatives(batch_artefacts.read(self._folder / saved[NEGATIVES]), saved[NEGATIVES])
     if self.bank is not None and saved.get(BANK) is not None:
       self.bank.load(self._folder / saved[BANK])
@@ -197,6 +218,12 @@ class TrainingBatches:
       raise UserError(
         f"{self._folder / name} is of {len(members)} examples, and the data have {self._data.num_examples}. Go on with the data "
         "that the training was begun with, or start in another MODEL_DIR."
+      )
+    size, batch = state["cluster_size"], self._recipe.batcher.batch_size
+    if batch % size:
+      raise UserError(
+        f"{self._folder / name} has clusters of {size}, which do not divide BATCH_SIZE={batch}. Go on with the batch size of the "
+        "checkpoint, or with a multiple of the clusters' size."
       )
     self.plan = self.plan._replace(state=state)
     self._in_force[CLUSTERS] = name

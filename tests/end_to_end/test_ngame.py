@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -97,8 +98,6 @@ def test_resume_after_kill_equals_an_uninterrupted_run(process, tiny, tmp_path, 
 
 def test_other_embeddings_do_not_change_the_clusters_of_a_resumed_run(launch, tiny, tmp_path, uninterrupted):
   """The clusters of step 8 were decided once; a bank that says otherwise after a resume at step 9 changes nothing."""
-  import shutil
-
   folder = tmp_path / "run"
   shutil.copytree(uninterrupted, folder)
   shutil.rmtree(folder / "checkpoint_10")
@@ -113,8 +112,6 @@ def test_other_embeddings_do_not_change_the_clusters_of_a_resumed_run(launch, ti
 def test_clusters_that_a_checkpoint_needs_and_that_are_gone_are_an_error(
   launch, tiny, tmp_path, uninterrupted
 ):
-  import shutil
-
   folder = tmp_path / "run"
   shutil.copytree(uninterrupted, folder)
   (folder / "batches" / "clusters_00000008.npz").unlink()
@@ -122,6 +119,26 @@ def test_clusters_that_a_checkpoint_needs_and_that_are_gone_are_an_error(
     UserError, match=r"clusters_00000008.npz: the batches of this checkpoint cannot be read"
   ):
     launch("train", *tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
+
+
+def test_a_batch_size_that_the_clusters_in_force_do_not_divide(launch, tiny, tmp_path, uninterrupted):
+  folder = tmp_path / "run"
+  shutil.copytree(uninterrupted, folder)
+  flags = (*tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
+  with pytest.raises(
+    UserError, match=r"clusters_00000008.npz has clusters of 4, which do not divide BATCH_SIZE=2"
+  ):
+    launch("train", *flags, "--gin.BATCH_SIZE=2", "--gin.CLUSTER_SIZES=((0, 1), (1, 2))")
+
+
+def test_a_training_that_ends_before_the_first_clusters_is_warned_of(launch, tiny, tmp_path, capsys):
+  flags = ("--gin_file=batching/ngame_curriculum.gin", "--gin.LARGEST_CLUSTER_SIZE=16", "--gin.DRY_RUN=True")
+  launch("train", *tiny, *flags, "--gin.TRAIN_STEPS=40", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  assert "TRAIN_STEPS=40 are 10.0 epochs, and the first clusters come later" in capsys.readouterr().out
+  launch("train", *tiny, *flags, "--gin.TRAIN_STEPS=41", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  out = capsys.readouterr().out
+  assert "first clusters come later" not in out
+  assert "a bank of 64 x" in out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_clusters_and_negatives_are_written_once_and_logged(uninterrupted):
   assert np.mean([r["in_batch_hardness"] for r in later]) > np.mean([r["in_batch_hardness"] for r in first])
 
 
-@pytest.mark.parametrize("marker", ["checkpoint_3", "batches/clusters_00000004.npz", "checkpoint_6"])
+@pytest.mark.parametrize("marker", ["batches/clusters_00000004.npz", "checkpoint_6"])
 def test_resume_after_kill_equals_an_uninterrupted_run(process, tiny, tmp_path, uninterrupted, marker):
   folder = tmp_path / "run"
   flags = (*tiny, *COMMON, *BOTH)
@@ -124,11 +124,12 @@ def test_clusters_that_a_checkpoint_needs_and_that_are_gone_are_an_error(
 def test_a_batch_size_that_the_clusters_in_force_do_not_divide(launch, tiny, tmp_path, uninterrupted):
   folder = tmp_path / "run"
   shutil.copytree(uninterrupted, folder)
-  flags = (*tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
-  with pytest.raises(
-    UserError, match=r"clusters_00000008.npz has clusters of 4, which do not divide BATCH_SIZE=2"
-  ):
-    launch("train", *flags, "--gin.BATCH_SIZE=2", "--gin.CLUSTER_SIZES=((0, 1), (1, 2))")
+  path = folder / "batches" / "clusters_00000008.npz"
+  with np.load(path) as file:
+    arrays = {name: file[name] for name in file.files}
+  np.savez(path, **{**arrays, "plain": np.array('{"cluster_size": 5, "since": 2}')})
+  with pytest.raises(UserError, match=r"clusters of 5, which do not divide BATCH_SIZE=16"):
+    launch("train", *tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
 
 
 def test_a_training_that_ends_before_the_first_clusters_is_warned_of(launch, tiny, tmp_path, capsys):

@@ -1,7 +1,7 @@
 """What a training on many points and labels would take: memory, disk, network and time, term by term, on paper.
 
 Nothing is run. Constants marked "measured" are CPU seconds and bytes of this code on two CPU cores; docs/scale_extreme.md
-says by which command. Sizes of the machine are its vendor's. Change any number by its flag.
+says by which command. Chips are as their vendor has them, hosts are an assumption. Change any number by its flag.
 
   python scripts/scale_extreme.py
   python scripts/scale_extreme.py --points 2_248_619 --labels 1_305_265 --labels_a_point 22.2 --batch 1600 --cluster_size 8 \

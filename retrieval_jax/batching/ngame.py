@@ -170,7 +170,7 @@ def ngame(
   clusters that are left over come no more in it, others in each epoch.
   Examples of the same query text lie in one cluster as a rule; losses mask their positives.
 
-  Cost: O(batch_size) a step, 12 bytes an example; a refresh is one balanced clustering (clustering.py) of the queries'
+  Cost: O(batch_size) a step; 4 + 8 / C bytes an example, and 8 / C for each of up to four epochs' orders; a refresh is one balanced clustering (clustering.py) of the queries'
   embeddings.
 
   Source: Dahiya et al. (2023), "NGAME: Negative Mining-aware Mini-batching for Extreme Classification", Algorithm 1.

@@ -65,6 +65,27 @@ def output_dir(path: str, macro: str) -> pathlib.Path:
   return folder
 
 
+def output_file(path: str | os.PathLike[str], flag: str) -> pathlib.Path:
+  """Returns the file that a flag such as --json names, `~` expanded, where it can be written; nothing is written yet.
+
+  Raises: UserError if its folder is not there or may not be written to, or a folder lies there.
+
+  Example: `output_file("counts.json", "--json")`.
+  """
+  file = pathlib.Path(path).expanduser()
+  if file.is_dir():
+    raise UserError(f"{flag} {path}: a folder is there; expected the name of a file.")
+  if not file.parent.is_dir():
+    raise UserError(f"{flag} {path}: there is no folder {file.parent}. Make it first, or name another file.")
+  try:
+    tempfile.TemporaryFile(dir=file.parent).close()  # permissions alone do not tell, for one who may do all
+  except OSError as error:
+    raise UserError(
+      f"{flag} {path}: {file.parent} cannot be written to ({error.strerror}). Name a file in another folder."
+    ) from error
+  return file
+
+
 def cache_dir() -> pathlib.Path:
   """Returns the folder of derived data: $RETRIEVAL_JAX_CACHE, or ~/.cache/retrieval_jax."""
   return pathlib.Path(os.environ.get("RETRIEVAL_JAX_CACHE") or "~/.cache/retrieval_jax").expanduser()

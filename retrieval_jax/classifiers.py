@@ -2,9 +2,11 @@
 
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -14,13 +16,13 @@ from retrieval_jax.embeddings import Layout, ShardedEmbeddings, open_embeddings,
 from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.parameter_digest import parameter_digest
-from retrieval_jax.scoring import EPSILON
 
 FOLDER: Final = "classifiers"
 _STEP: Final = re.compile(r"step_(\d+)")
 # What decides which vectors belong together: queries of another encoder, or another corpus, would meet wrong ones.
 _ENCODER: Final = ("encoder_parameters", "encoder_model")
 _CORPUS: Final = "passages_fingerprint"
+_REPAIR: Final = "python -m retrieval_jax.train_classifiers with the flags of its training writes it again from a checkpoint of that step."
 
 
 class LabelClassifiers(NamedTuple):
@@ -82,9 +84,13 @@ def check_same_corpus(folder: pathlib.Path, saved: Mapping[str, Any], data: Retr
 
 
 def unit_rows(rows: Float[np.ndarray, "r d"]) -> Float[np.ndarray, "r d"]:
-  """Returns the rows at unit length, float32; a row of zeros stays one (as scoring.l2_normalize has it)."""
+  """Returns the rows at unit length, float32, however large or small their numbers; a row of zeros stays one."""
   rows = np.asarray(rows, np.float32)
-  return rows / np.sqrt(np.sum(rows * rows, axis=1, keepdims=True) + np.float32(EPSILON))
+  # By a power of 2 first, which rounds nothing: the squares of 1e20 would be infinite, and those of 1e-30 be 0.
+  _, exponents = np.frexp(np.max(np.abs(rows), axis=1, keepdims=True, initial=0))
+  rows = np.ldexp(rows, -exponents)
+  squares = np.sum(rows * rows, axis=1, keepdims=True)
+  return rows / np.sqrt(np.where(squares == 0, np.float32(1), squares))
 
 
 def step_folder(folder: pathlib.Path, step: int) -> pathlib.Path:
@@ -94,34 +100,51 @@ def step_folder(folder: pathlib.Path, step: int) -> pathlib.Path:
 
 def saved_steps(folder: pathlib.Path) -> list[int]:
   """Returns the steps of which MODEL_DIR/classifiers holds whole classifiers, ascending."""
-  if not folder.is_dir():
-    return []
-  matches = [_STEP.fullmatch(path.name) for path in folder.iterdir()]
-  return sorted(int(m[1]) for m in matches if m and _is_whole(folder / m[0]))
+  return [step for step in _steps(folder) if damage(step_folder(folder, step)) is None]
 
 
 def load_classifiers(model_dir: str | pathlib.Path, step: int | None = None) -> LabelClassifiers:
-  """Returns the classifiers of MODEL_DIR, memory-mapped: those of `step`, or of the newest step that is whole.
+  """Returns the classifiers of MODEL_DIR, memory-mapped: those of `step`, or of the newest step that is whole; a newer one
+  that is damaged is named on stderr.
 
-  Raises: UserError if there are none, or none of that step.
+  Raises: UserError if there are none, none of that step, or if what is asked for is damaged.
 
   Example: `load_classifiers("/tmp/run").weights[0]`.
   """
   folder = pathlib.Path(model_dir).expanduser().absolute() / FOLDER
-  steps = saved_steps(folder)
+  steps = _steps(folder)
   if not steps:
     raise UserError(
       f"{folder}: no trained classifiers here. Train them with python -m retrieval_jax.train_classifiers "
       f"--gin.MODEL_DIR={model_dir}: they are written at the end of the training."
     )
   if step is not None and step not in steps:
-    raise UserError(f"{folder}: no classifiers of step {step}; there are those of {steps}.")
-  found = steps[-1] if step is None else step
-  own = step_folder(folder, found)
-  record = read_record(own)
+    raise UserError(f"{folder}: no classifiers of step {step}; there are those of {saved_steps(folder)}.")
+  skipped = []
+  for found in [step] if step is not None else reversed(steps):
+    own = step_folder(folder, found)
+    fault = damage(own)
+    record = read_record(own)
+    if fault is None and record is not None:
+      _warn_of_damage(skipped, own)
+      return LabelClassifiers(open_embeddings(own), found, own, record)
+    skipped.append(f"{own} is damaged ({fault})")
+  whole = f" Whole are those of {others}." if (others := saved_steps(folder)) else ""
+  raise UserError(f"{'; '.join(skipped)}.{whole} {_REPAIR}")
+
+
+def damage(folder: pathlib.Path) -> str | None:
+  """Returns in words why a folder step_<n> holds no whole classifiers; None if it does."""
+  record = read_record(folder)
   if record is None:
-    raise UserError(f"{own}: its manifest.json vanished while it was read. Try again.")
-  return LabelClassifiers(open_embeddings(own), found, own, record)
+    return "its manifest.json is missing or cannot be read"
+  if record.get("holds") != FOLDER:
+    return f"its manifest.json is not one of {FOLDER}"
+  try:
+    open_embeddings(folder)
+  except UserError as error:
+    return str(error).partition(":")[0]
+  return None
 
 
 def save_classifiers(
@@ -133,21 +156,18 @@ def save_classifiers(
 ) -> None:
   """Writes the classifiers shard by shard at unit length; shards that are there already are kept.
 
-  blocks: rows -> their vectors, of any length above 0. ids: of the corpus's rows. manifest: of `classifier_manifest`.
+  blocks: rows -> their vectors, of any length above 0; asked for twice, as nothing is written before all were looked at.
+  ids: of the corpus's rows. manifest: of `classifier_manifest`.
 
-  Raises: UserError for a vector that is not finite, and where the disk refuses.
+  Raises: UserError for a vector whose length is not a number above 0, and where the disk refuses.
   """
+  layout = manifest.layout
+  for span in map(layout.span, range(layout.num_shards)):
+    _check_rows(folder, blocks(span), span, ids)
   with writing(folder, manifest) as writer:
     for number in writer.missing():
       span = writer.layout.span(number)
-      rows = unit_rows(blocks(span))
-      bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-      if len(bad):
-        row = span.start + int(bad[0])
-        raise UserError(
-          f"the classifier of passage {ids[row]!r} (row {row}) is not finite; nothing of it was written."
-        )
-      writer.write(number, rows, ids[span.start : span.stop])
+      writer.write(number, unit_rows(blocks(span)), ids[span.start : span.stop])
 
 
 def classifier_manifest(of: Mapping[str, Any], layout: Layout, note: Mapping[str, Any]) -> Manifest:
@@ -155,12 +175,39 @@ def classifier_manifest(of: Mapping[str, Any], layout: Layout, note: Mapping[str
   return Manifest({"holds": FOLDER, **of}, layout, note)
 
 
-def _is_whole(folder: pathlib.Path) -> bool:
-  record = read_record(folder)
-  if record is None or record.get("holds") != FOLDER:
-    return False
-  try:
-    open_embeddings(folder)
-  except UserError:
-    return False
-  return True
+def _steps(folder: pathlib.Path) -> list[int]:
+  """Returns the steps of which there is a folder, whole or not, ascending."""
+  if not folder.is_dir():
+    return []
+  return sorted(int(m[1]) for m in (_STEP.fullmatch(path.name) for path in folder.iterdir()) if m)
+
+
+def _warn_of_damage(skipped: Sequence[str], taken: pathlib.Path) -> None:
+  if skipped and jax.process_index() == 0:
+    print(
+      f"warning: {'; '.join(skipped)}: the older {taken.name} is taken instead. {_REPAIR}", file=sys.stderr
+    )
+
+
+def _check_rows(
+  folder: pathlib.Path, rows: Float[np.ndarray, "r d"], span: range, ids: Sequence[str]
+) -> None:
+  """Raises UserError for a row that has no direction: one that is not finite, whose length is not, or that is zeros.
+
+  Scores of a row whose squares overflow were 0 in training: what it points at was never learnt.
+  """
+  with np.errstate(over="ignore", invalid="ignore"):
+    squares = np.sum(np.square(rows, dtype=np.float32), axis=1)
+  faults = (
+    (~np.isfinite(rows).all(axis=1), "is not finite"),
+    (~np.isfinite(squares), "has a length that is not finite in float32"),
+    (~rows.any(axis=1), "is all zeros"),
+  )
+  for marked, fault in faults:
+    if marked.any():
+      row = span.start + int(np.flatnonzero(marked)[0])
+      raise UserError(
+        f"the classifier of passage {ids[row]!r} (row {row}) {fault}; {np.count_nonzero(marked):,} of these {len(rows):,} "
+        f"are so, and nothing of {folder.name} was written. The training diverged: move {folder.parent} away and train anew "
+        "with a lower LEARNING_RATE."
+      )

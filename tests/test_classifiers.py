@@ -110,15 +110,36 @@ def test_saved_classifiers_come_back_at_unit_length(tmp_path, encoder, data, wei
   assert [json.loads(line) for line in lines] == [f"p{j}" for j in range(4, 8)]
 
 
-def test_the_newest_whole_step_is_taken(tmp_path, encoder, data, weights):
+def test_the_newest_whole_step_is_taken(tmp_path, encoder, data, weights, capsys):
   saved(tmp_path, encoder, data, weights, step=3)
   saved(tmp_path, encoder, data, -weights, step=20)
+  assert load_classifiers(tmp_path).step == 20
+  assert load_classifiers(tmp_path, 3).step == 3
+  assert capsys.readouterr().err == ""
   own = saved(tmp_path, encoder, data, weights, step=100)
   (own / "00002.npy").unlink()
   assert load_classifiers(tmp_path).step == 20
+  said = capsys.readouterr().err
+  assert said.count("warning: ") == 1
+  assert f"{own} is damaged ({own / '00002.npy'} is missing" in said
+  assert "the older step_20 is taken instead" in said
   assert load_classifiers(tmp_path, 3).step == 3
-  with pytest.raises(UserError, match=r"no classifiers of step 100; there are those of \[3, 20\]"):
+  assert capsys.readouterr().err == ""
+  with pytest.raises(
+    UserError, match=r"step_100 is damaged \(.*00002\.npy.*\)\. Whole are those of \[3, 20\]"
+  ):
     load_classifiers(tmp_path, 100)
+  with pytest.raises(UserError, match=r"no classifiers of step 7; there are those of \[3, 20\]"):
+    load_classifiers(tmp_path, 7)
+
+
+def test_only_damaged_classifiers_are_not_called_absent(tmp_path, encoder, data, weights):
+  own = saved(tmp_path, encoder, data, weights)
+  (own / "manifest.json").write_text("{", encoding="utf-8")
+  with pytest.raises(
+    UserError, match=r"step_3 is damaged \(its manifest\.json is missing or cannot be read\)"
+  ):
+    load_classifiers(tmp_path)
 
 
 def test_a_folder_without_classifiers_says_how_to_train_them(tmp_path):
@@ -128,10 +149,29 @@ def test_a_folder_without_classifiers_says_how_to_train_them(tmp_path):
     load_classifiers(tmp_path)
 
 
-def test_a_classifier_that_is_not_finite_is_named(tmp_path, encoder, data, weights):
-  weights[6, 1] = np.nan
-  with pytest.raises(UserError, match=r"classifier of passage 'p6' \(row 6\) is not finite"):
+@pytest.mark.parametrize(
+  "row, fault",
+  [
+    ([np.nan] + [0] * (D - 1), "is not finite"),
+    ([1e38] * D, "has a length that is not finite in float32"),
+    ([0] * D, "is all zeros"),
+  ],
+)
+def test_a_classifier_without_a_direction_is_named_and_nothing_is_written(
+  tmp_path, encoder, data, weights, row, fault
+):
+  weights[6] = row
+  with pytest.raises(
+    UserError, match=rf"classifier of passage 'p6' \(row 6\) {fault}.*a lower LEARNING_RATE"
+  ):
     saved(tmp_path, encoder, data, weights)
+  assert not list(tmp_path.rglob("step_3"))
+
+
+def test_rows_of_any_size_come_to_unit_length():
+  rows = np.float32([[3e30, 4e30], [3e-30, 4e-30], [3, -4], [0, 0]])
+  assert_allclose(unit_rows(rows), [[0.6, 0.8], [0.6, 0.8], [0.6, -0.8], [0, 0]], rtol=1e-6)
+  assert unit_rows(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
 def test_search_ranks_by_the_cosine_with_the_classifiers(dense, tmp_path, data, weights):

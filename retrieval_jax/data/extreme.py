@@ -22,6 +22,8 @@ from retrieval_jax.paths import resolve
 METRICS = ("p@1", "p@3", "p@5", "ndcg@5", "psp@1", "psp@3", "psp@5", "psndcg@5", "recall@10")
 HELD_OUT = "held_out"
 FORMAT_VERSION = 1
+# Of propensities: far beyond what is published, and with any number of points the weights are finite.
+LARGEST_A, SMALLEST_B, LARGEST_B = 10, 0.001, 1000
 LOG = logging.getLogger(__name__)
 
 
@@ -62,7 +64,8 @@ class ExtremeFolder(FileSource):
     titles_only: whether a text is the title, or the title and the content; None: whether the folder's name says "title".
     encoding: of all texts; older releases are latin-1.
     unescape: whether HTML entities become the characters that they stand for.
-    propensity: the constants (A, B) of propensities; None: those that published results of this folder's name use.
+    propensity: the constants (A, B) of propensities, A above 0 and at most 10, B from 0.001 to 1000; None: those that
+      published results of this folder's name use.
 
   Example: `load(ExtremeFolder("data/LF-AmazonTitles-131K", "test"), inputs)`.
   """
@@ -88,6 +91,11 @@ class ExtremeFolder(FileSource):
     folder = resolve(self.path)
     titles_only = is_titles(self.name) if self.titles_only is None else self.titles_only
     files = extreme_files(folder)
+    if self.split == HELD_OUT and self.held_out == 0:
+      raise UserError(
+        f"{folder}: the split {HELD_OUT!r} is a share of the training points, and none is set. Set --gin.HELD_OUT=0.05, in "
+        "the training too."
+      )
     splits = [split for split in ("train", HELD_OUT, "test") if _file_split(split) in files.points]
     if not self.held_out and HELD_OUT in splits:
       splits.remove(HELD_OUT)
@@ -108,9 +116,14 @@ def _checked(propensity: tuple[float, float]) -> tuple[float, float]:
   if not (
     isinstance(propensity, tuple | list)
     and len(propensity) == 2
-    and all(type(value) in (int, float) and value > 0 for value in propensity)
+    and all(type(value) in (int, float) for value in propensity)
+    and 0 < propensity[0] <= LARGEST_A
+    and SMALLEST_B <= propensity[1] <= LARGEST_B
   ):
-    raise UserError(f"propensity={propensity!r}: expected the constants (A, B), such as (0.55, 1.5).")
+    raise UserError(
+      f"PROPENSITY={propensity!r}: expected the constants (A, B), A above 0 and at most {LARGEST_A}, B from {SMALLEST_B} to "
+      f"{LARGEST_B}, such as (0.55, 1.5)."
+    )
   return propensity[0], propensity[1]
 
 
@@ -152,6 +165,9 @@ def extreme_task(
     splits=(*splits, features.CORPUS),
     read=read,
     fingerprint=lambda: files_fingerprint(files().all(), *options, held_out),
+    pairs_fingerprint=lambda split: files_fingerprint(
+      files().all(), *options, 0.0 if split == "test" else held_out
+    ),
     info=info,
     files=lambda: files().all(),
     corpus_fingerprint=lambda split: files_fingerprint([files().labels], *options, split),

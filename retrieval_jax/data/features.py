@@ -85,6 +85,8 @@ class TextTask(NamedTuple):
   split_info: what a split declares in place of `info`, as where another one has other grades.
   corpus_fingerprint: corpus split -> changes when its passages do; None: as `fingerprint`. Further judgements then leave
     the tokens and embeddings of the corpus as they are.
+  pairs_fingerprint: split of pairs -> changes when its examples do; None: as `fingerprint`. A setting of another split then
+    leaves its tokens and embeddings as they are.
   filter_pairs: split of pairs -> (query id, passage id) that are no results: they are removed before ranking, and are no
     negatives in training. None: there are none.
 
@@ -100,6 +102,7 @@ class TextTask(NamedTuple):
   split_info: Mapping[str, TaskInfo] = {}
   corpus_fingerprint: Callable[[str], str] | None = None
   filter_pairs: Callable[[str], Iterator[tuple[str, str]]] | None = None
+  pairs_fingerprint: Callable[[str], str] | None = None
 
   def info_of(self, split: str) -> TaskInfo:
     """Returns what the task declares of a split."""

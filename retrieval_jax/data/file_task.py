@@ -33,6 +33,11 @@ class FileSource:
     task = self.task()
     return task.fingerprint() if task.corpus_fingerprint is None else task.corpus_fingerprint(split)
 
+  def pairs_fingerprint(self, split: str) -> str:
+    """Returns a hash of what decides the examples of a split of pairs: that of everything, unless the task tells more."""
+    task = self.task()
+    return task.fingerprint() if task.pairs_fingerprint is None else task.pairs_fingerprint(split)
+
   def filter_pairs(self, split: str) -> Iterator[tuple[str, str]]:
     """Yields the (query id, passage id) of a split that are no results."""
     return self.task().filter_pairs_of(split)

@@ -60,7 +60,7 @@ def pair_table(source: Source, cache: pathlib.Path, split: str | None = None) ->
   definition: dict[str, Any] = {
     "format": FORMAT_VERSION,
     "source": source.name,
-    "source_fingerprint": source.fingerprint(),
+    "source_fingerprint": _pairs_fingerprint(source, split),
   }
   corpus, corpus_split = None, features.corpus_of(split, splits)
   if corpus_split is not None:
@@ -94,6 +94,10 @@ def pair_table(source: Source, cache: pathlib.Path, split: str | None = None) ->
       files=json.loads((folder / "files.json").read_bytes()),
       filtered=Relevance.read(filtered) if filtered.exists() else None,
     )
+
+
+def _pairs_fingerprint(source: Source, split: str) -> str:
+  return source.pairs_fingerprint(split) if isinstance(source, FileSource) else source.fingerprint()
 
 
 def _corpus_fingerprint(source: Source, split: str) -> str:

@@ -20,7 +20,7 @@ def inverse_propensity(
     sets, (0.55, 1.5) for others. Numbers made with other constants do not compare.
 
   Raises: UserError for counts outside 0 .. num_points, fewer than 3 points, where C is not above 0, and constants that
-    are not above 0.
+    are not above 0 or whose weights are too large for a number.
 
   Source: Jain, Prabhu and Varma (2016), "Extreme Multi-label Loss Functions for Recommendation, Tagging, Ranking & Other
   Missing Label Applications", its model of propensities.
@@ -36,8 +36,14 @@ def inverse_propensity(
       f"inverse_propensity: counts from {counts.min()} to {counts.max()} with {num_points} training points; a label has "
       "0 to all of them."
     )
-  c = (np.log(num_points) - 1) * (b + 1) ** a
-  return 1 + c * (counts + b) ** -a
+  with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    c = (np.log(num_points) - 1) * np.float64(b + 1) ** a
+    weights = 1 + c * (counts + b) ** -a
+  if not np.isfinite(weights).all():
+    raise UserError(
+      f"inverse_propensity: a={a}, b={b}: the weights overflow; give constants as in (0.55, 1.5)."
+    )
+  return weights
 
 
 def ps_precision(judged: Judged, cutoff: int | None) -> Float[np.ndarray, "q"]:

@@ -130,6 +130,31 @@ def test_holding_out_leaves_the_corpus_as_it_is(toy: pathlib.Path, inputs: TextI
   assert later.label_counts.counts.tolist() == [1, 1, 1, 0]
 
 
+def test_held_out_points_without_a_share(toy: pathlib.Path, inputs: TextInputs, tmp_path):
+  with pytest.raises(UserError) as found:
+    load(ExtremeFolder(str(toy), "held_out"), inputs, cache=tmp_path / "cache")
+  assert str(found.value) == (
+    f"{toy}: the split 'held_out' is a share of the training points, and none is set. Set --gin.HELD_OUT=0.05, in the "
+    "training too."
+  )
+
+
+def test_test_points_stay_as_they_are_whatever_is_held_out(toy: pathlib.Path, inputs: TextInputs, tmp_path):
+  none, some = (
+    {
+      split: load(ExtremeFolder(str(toy), split, held_out=share), inputs, cache=tmp_path / "cache")
+      for split in ("train", "test")
+    }
+    for share in (0.0, 0.45)
+  )
+  assert none["test"].fingerprint == some["test"].fingerprint
+  assert none["test"].queries.fingerprint == some["test"].queries.fingerprint
+  assert none["train"].queries.fingerprint != some["train"].queries.fingerprint
+  write(toy / "tst.json", ['{"title": "other", "target_ind": [1]}'], ".gz")
+  later = load(ExtremeFolder(str(toy), "test"), inputs, cache=tmp_path / "cache")
+  assert later.queries.fingerprint != none["test"].queries.fingerprint
+
+
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, "0.1", None])
 def test_a_share_that_cannot_be(toy: pathlib.Path, share):
   with pytest.raises(
@@ -216,9 +241,33 @@ def test_propensities_are_declared(toy: pathlib.Path):
   assert ExtremeFolder(str(toy)).info.propensity == (0.55, 1.5)
   assert ExtremeFolder(str(toy), propensity=(0.6, 2.6)).info.propensity == (0.6, 2.6)
   assert ExtremeFolder(str(toy)).info.metrics[:3] == ("p@1", "p@3", "p@5")
-  for wrong in (0.5, (0.5,), (0.5, -1), ("a", "b")):
-    with pytest.raises(UserError, match=r"propensity=.*expected the constants"):
-      _ = ExtremeFolder(str(toy), propensity=wrong).info
+  assert ExtremeFolder(str(toy), propensity=(10, 0.001)).info.propensity == (10, 0.001)
+
+
+@pytest.mark.parametrize(
+  "wrong",
+  [
+    0.5,
+    (0.5,),
+    (0.5, -1),
+    ("a", "b"),
+    (0, 1.5),
+    (True, 1),
+    (1e300, 1),
+    (float("inf"), 1),
+    (0.5, float("nan")),
+    (10.1, 1),
+    (0.5, 1e-300),
+    (0.5, 1001),
+  ],
+)
+def test_propensities_whose_weights_could_not_be_counted(toy: pathlib.Path, wrong):
+  with pytest.raises(UserError) as found:
+    _ = ExtremeFolder(str(toy), propensity=wrong).info
+  assert str(found.value) == (
+    f"PROPENSITY={wrong!r}: expected the constants (A, B), A above 0 and at most 10, B from 0.001 to 1000, such as "
+    "(0.55, 1.5)."
+  )
 
 
 @pytest.mark.parametrize(

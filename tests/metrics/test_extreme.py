@@ -96,6 +96,12 @@ def test_the_weight_by_hand():
   np.testing.assert_allclose(inverse_propensity(np.array([0, 9, 1000]), 1000), expected, rtol=1e-15)
 
 
+@pytest.mark.parametrize("a, b", [(1e300, 1.0), (300.0, 1e-3), (1e3, 1e3)])
+def test_constants_whose_weights_overflow(a, b):
+  with pytest.raises(UserError, match=r"inverse_propensity: a=.*, b=.*: the weights overflow"):
+    inverse_propensity(np.array([0, 9, 1000]), 1000, a, b)
+
+
 def test_rarer_labels_weigh_more_and_none_less_than_1():
   weights = inverse_propensity(np.arange(301), 300, 0.6, 2.6)
   assert np.all(np.diff(weights) < 0)

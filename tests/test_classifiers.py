@@ -169,7 +169,7 @@ def test_a_classifier_without_a_direction_is_named_and_nothing_is_written(
 
 
 def test_rows_of_any_size_come_to_unit_length():
-  rows = np.float32([[3e30, 4e30], [3e-30, 4e-30], [3, -4], [0, 0]])
+  rows = np.array([[3e30, 4e30], [3e-30, 4e-30], [3, -4], [0, 0]], np.float32)
   assert_allclose(unit_rows(rows), [[0.6, 0.8], [0.6, 0.8], [0.6, -0.8], [0, 0]], rtol=1e-6)
   assert unit_rows(np.zeros((0, 3), np.float32)).shape == (0, 3)
 

@@ -1,6 +1,8 @@
 """The triplet loss of several positives: the hardest positives of a query against its hardest negatives."""
 
 import functools
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -47,8 +49,11 @@ def multi_triplets(
   Source: NGAME (Dahiya et al., 2023): the loss of the classifiers (module M2) in its published code, where the columns
   are the union of all labels of the batch.
 
+  Raises: UserError, while tracing, for options outside their range; `multi_triplet_columns` does so before.
+
   Example: scores .5 (relevant) and .4, margin .2, 1 positive, 1 negative: .1.
   """
+  _check(margin, num_positives, num_negatives)
   positive = hardest(Candidates(-scores, relevant & present), num_positives)
   negative = hardest(Candidates(scores, ~relevant & present), num_negatives)
   both = positive.present[:, :, None] & negative.present[:, None, :]
@@ -57,6 +62,32 @@ def multi_triplets(
   # A finite minimum, not -inf: a row without any violation must have a finite gradient.
   weight = jax.nn.softmax(jnp.where(hinge > 0, hinge, jnp.finfo(hinge.dtype).min), axis=2)
   return jnp.sum(hinge * weight, axis=(1, 2)) / (num_positives * num_negatives)
+
+
+def multi_triplet_columns(
+  *, margin: float = 0.2, num_positives: int = 3, num_negatives: int = 5
+) -> Callable[[Float[Array, "q p"], Bool[Array, "q p"], Bool[Array, "q p"]], Float[Array, "q"]]:
+  """Returns `multi_triplets` with these options: the loss of (scores, relevant, present) of classifiers.
+
+  Raises: UserError for options outside their range.
+
+  Example: `multi_triplet_columns(margin=0.1)`.
+  """
+  _check(margin, num_positives, num_negatives)
+  return functools.partial(
+    multi_triplets, margin=margin, num_positives=num_positives, num_negatives=num_negatives
+  )
+
+
+def _check(margin: float, num_positives: int, num_negatives: int) -> None:
+  if not 0 <= margin < math.inf:
+    raise UserError(f"multi_triplet: margin is {margin}; expected 0 or more, in units of the score (MARGIN).")
+  for name, value in (("num_positives", num_positives), ("num_negatives", num_negatives)):
+    if type(value) is not int or value < 1:
+      macro = name.replace("num", "hardest").upper()
+      raise UserError(
+        f"multi_triplet: {name} is {value!r}; expected 1 or more per query, a whole number ({macro})."
+      )
 
 
 def _compute(batch: EmbeddedBatch, options: _Options) -> LossOutput:
@@ -105,10 +136,6 @@ def multi_triplet(
   Example: two queries, unit vectors equal to their passages: cosines 1 and 0, so that
   `multi_triplet(margin=1.2, num_positives=1, num_negatives=1)` is .2.
   """
-  if not margin >= 0:
-    raise UserError(f"multi_triplet: margin is {margin}; expected 0 or more, in units of the score.")
-  for name, value in (("num_positives", num_positives), ("num_negatives", num_negatives)):
-    if value < 1:
-      raise UserError(f"multi_triplet: {name} is {value}; expected 1 or more per query.")
+  _check(margin, num_positives, num_negatives)
   options = _Options(margin, num_positives, num_negatives, score)
   return stateless(functools.partial(_compute, options=options))

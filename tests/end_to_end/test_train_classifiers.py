@@ -346,6 +346,9 @@ def test_a_loss_of_losses_with_hard_negatives(launch, data, encoder, tmp_path):
     ("--gin.CHECKPOINT_PERIOD=0", "CHECKPOINT_PERIOD=0: expected a whole number of at least 1"),
     ("--gin.RESULT_PERIOD=0", "RESULT_PERIOD=0: expected a whole number of at least 1"),
     ("--gin.WARMUP_STEPS=8", "warmup_steps is 8 and total_steps is 8; the warm-up must be shorter"),
+    ("--gin.HARDEST_POSITIVES=0", r"num_positives is 0; .*\(HARDEST_POSITIVES\)"),
+    ("--gin.HARDEST_NEGATIVES=0", r"num_negatives is 0; .*\(HARDEST_NEGATIVES\)"),
+    ("--gin.MARGIN=-1.0", r"margin is -1\.0; expected 0 or more"),
     ("--gin.BATCH_SIZE=15", "BATCH_SIZE=15 is not divisible by the 8 data shards"),
   ],
 )

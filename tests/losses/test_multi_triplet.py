@@ -8,7 +8,7 @@ import pytest
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
-from retrieval_jax.losses.multi_triplet import multi_triplet, multi_triplets
+from retrieval_jax.losses.multi_triplet import multi_triplet, multi_triplet_columns, multi_triplets
 from retrieval_jax.records import EmbeddedBatch
 
 
@@ -144,11 +144,24 @@ def test_zero_embeddings_have_a_finite_loss_and_gradient():
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({"margin": -1.0}, "margin is -1.0; expected 0 or more, in units of the score"),
-    ({"num_positives": 0}, "num_positives is 0; expected 1 or more"),
-    ({"num_negatives": 0}, "num_negatives is 0; expected 1 or more"),
+    ({"margin": -1.0}, r"margin is -1.0; expected 0 or more, in units of the score \(MARGIN\)"),
+    ({"margin": math.nan}, "margin is nan; expected 0 or more"),
+    ({"num_positives": 0}, r"num_positives is 0; expected 1 or more .*\(HARDEST_POSITIVES\)"),
+    ({"num_negatives": 0}, r"num_negatives is 0; expected 1 or more .*\(HARDEST_NEGATIVES\)"),
+    ({"num_negatives": 2.5}, r"num_negatives is 2\.5; expected 1 or more .*whole number"),
   ],
 )
 def test_options_out_of_range(options, message):
+  ones = jnp.ones((1, 2), bool)
   with pytest.raises(UserError, match=message):
     multi_triplet(**options)
+  with pytest.raises(UserError, match=message):
+    multi_triplet_columns(**options)
+  with pytest.raises(UserError, match=message):
+    multi_triplets(jnp.zeros((1, 2)), ones, ones, **options)
+
+
+def test_the_loss_of_columns_has_the_options_that_are_given():
+  scores, relevant = jnp.array([[0.5, 0.4]]), jnp.array([[True, False]])
+  loss = multi_triplet_columns(margin=0.2, num_positives=1, num_negatives=1)
+  assert float(loss(scores, relevant, jnp.ones((1, 2), bool))[0]) == pytest.approx(0.1)

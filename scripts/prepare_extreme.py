@@ -2,8 +2,8 @@
 
 `convert` writes the LF layout (lbl.json.gz, trn.json.gz, trn_X_Y.txt, tst.*, filter files) from texts of points and labels
 and pairs of their ids. Texts: a line each, whose ids are the lines' numbers from 0; or TSV of id, text and perhaps title; or
-JSON lines with id, text and perhaps title. Pairs: TSV of point id and label id. A name that says "title" makes the data one of
-titles alone: it is how the readers of this layout tell.
+JSON lines (.jsonl) with id, text and perhaps title. Pairs: TSV of point id and label id. A name that says "title" makes the
+data one of titles alone: it is how the readers of this layout tell.
 
 `validate` reads a folder as training would and prints sizes, empty points, the share of the tail, self and reciprocal pairs,
 equal texts, and the bytes that the data need. Exit status: 0, or 2 after a message that names file and line.
@@ -31,8 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   options = _parser().parse_args(argv)
   try:
     options.action(options)
-  except (UserError, OSError) as error:
+  except UserError as error:
     print(f"error: {error}", file=sys.stderr)
+    return 2
+  except OSError as error:
+    print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
     print("stopped; nothing was written", file=sys.stderr)
@@ -84,11 +87,22 @@ def _convert(options: argparse.Namespace) -> None:
     self_pairs=options.self_pairs,
   )
   print(
-    f"{options.output}: {found.train:,} training points, {found.test:,} test points, {found.labels:,} labels, "
-    f"{found.pairs:,} pairs, {found.filtered:,} filter pairs."
+    f"{options.output}: {_number(found.train, 'training point')}, {_number(found.test, 'test point')}, "
+    f"{_number(found.labels, 'label')}, {_number(found.pairs, 'pair')}, {_number(found.filtered, 'filter pair')}."
   )
   if found.repeated:
-    print(f"{found.repeated:,} pairs came more than once; each is one.")
+    verb = "is" if found.repeated == 1 else "are"
+    print(f"{_number(found.repeated, 'pair')} came again and {verb} left out.")
+  if options.test_share and not found.test:
+    print(
+      f"warning: --test_share {options.test_share} of {_number(found.train, 'point')} is no test point, so there is no test "
+      "split. Give a larger share or another --seed, or --test_points.",
+      file=sys.stderr,
+    )
+
+
+def _number(count: int, what: str) -> str:
+  return f"{count:,} {what}" + "s" * (count != 1)
 
 
 def _validate(options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Plain texts of points and labels, and pairs of their ids, written as a folder in the LF layout."""
 
 import contextlib
+import os
 import pathlib
 from array import array
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from retrieval_jax.data.lines import Path
 from retrieval_jax.data.relevance import group_by_query
 from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.paths import output_dir, resolve
 from retrieval_jax.progress import interval
 
 SPLITS = tuple(PREFIXES)  # a split's number is its place: train 0, test 1
@@ -69,7 +71,8 @@ def convert(
     seed: of that draw.
     self_pairs: whether a point's own label, the one with its id or its text, is written as a filter pair.
 
-  Raises: UserError with file and line number for a line that cannot be read, or a pair whose point or label is unknown.
+  Raises: UserError with file and line number for a line that cannot be read, or a pair whose point or label is unknown;
+    for no labels, no training points or no pairs, texts in a pipe, and an output that cannot be written.
 
   Example: `convert(TextFiles("points.tsv", "labels.tsv", "pairs.tsv"), "data/mine-titles", test_share=0.1)`.
   """
@@ -145,6 +148,10 @@ def _check(files: TextFiles, output: Path, test_share: float) -> None:
   folder = pathlib.Path(output).expanduser()
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise UserError(f"{folder} is there already. Name another folder, or remove it first.")
+  output_dir(os.fspath(output), "output")
+  for path in (files.points, files.labels, files.test_points):
+    if path is not None and not resolve(path).is_file():
+      raise UserError(f"{path}: no regular file. Texts are read twice: write them into a file first.")
 
 
 def _read_pairs(files: TextFiles, parts: list[_Part], labels: dict[str, int]) -> _Pairs:
@@ -159,10 +166,12 @@ def _read_pairs(files: TextFiles, parts: list[_Part], labels: dict[str, int]) ->
       "Give test pairs, or other ids."
     )
   for path, places in sources:
-    pairs = _known(path, {place: parts[place].rows for place in places}, labels)
+    pairs, before = _known(path, {place: parts[place].rows for place in places}, labels), len(owners)
     for place, row, label in tqdm(pairs, desc=f"read {path}", unit=" pairs", mininterval=interval()):
       owners.append(first[place] + row)
       found.append(label)
+    if len(owners) == before and any(parts[place].rows for place in places):
+      raise UserError(f"{path}: no pairs in it; expected lines of a point's id, a tab and a label's id.")
   width = max(len(labels), 1)
   numbers = np.unique(np.array(owners, np.int64) * width + np.array(found, np.int64))
   offsets, _ = group_by_query(numbers // width, sum(len(part.rows) for part in parts))
@@ -177,10 +186,10 @@ def _known(
     place = next((place for place, rows in points.items() if point in rows), None)
     if place is None:
       near = nearest(point, _some(next(iter(points.values()))))
-      raise UserError(f"{where}: no point has the id {point!r}{near}. Point ids come first.")
+      raise UserError(f"{where}: no point has the id {point!r}{near or '.'} Point ids come first.")
     if label not in labels:
       near = nearest(label, _some(labels))
-      raise UserError(f"{where}: no label has the id {label!r}{near}. Label ids come second.")
+      raise UserError(f"{where}: no label has the id {label!r}{near or '.'} Label ids come second.")
     yield place, points[place][point], labels[label]
 
 

@@ -15,19 +15,30 @@ from retrieval_jax.data import features
 from retrieval_jax.data.extreme_files import FILTERS, PREFIXES
 from retrieval_jax.data.extreme_sparse import Shape
 from retrieval_jax.data.extreme_texts import id_of
+from retrieval_jax.errors import UserError
 
 
 @contextlib.contextmanager
 def whole_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a temporary folder beside `target` that becomes it on success and vanishes on an exception."""
-  target.parent.mkdir(parents=True, exist_ok=True)
-  temporary = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+  """Yields a temporary folder beside `target` that becomes it on success and vanishes on an exception.
+
+  Raises: UserError that names `target` if the system refuses a write: no room, no right, a read-only disk.
+  """
+  temporary = None
   try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     yield temporary
     os.chmod(temporary, 0o755)
     os.rename(temporary, target)  # onto nothing, or an empty folder
+  except OSError as error:
+    raise UserError(
+      f"{target}: the folder cannot be written ({error.strerror}). Make room there, correct the rights, or name another "
+      "folder."
+    ) from error
   finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+    if temporary is not None:
+      shutil.rmtree(temporary, ignore_errors=True)
 
 
 class SplitWriter:

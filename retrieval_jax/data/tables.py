@@ -169,8 +169,16 @@ def read_passages(path: Path) -> Iterator[features.Example]:
 
   Example: `read_passages("corpus.jsonl.gz")`, a file as BEIR has them.
   """
+  return consistent_passages(lambda: passage_lines(path))
+
+
+def passage_lines(path: Path) -> Iterator[tuple[features.Example, str]]:
+  """Yields the passages of a file as `read_passages` does, each with where it stands; an id may come with other texts.
+
+  Raises: UserError with file and line number for a line of another form.
+  """
   rows = _json_rows if is_json(path) else _tsv_rows
-  return consistent_passages(lambda: ((_passage(row, where), where) for row, where in rows(path)))
+  return ((_passage(row, where), where) for row, where in rows(path))
 
 
 def _json_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:

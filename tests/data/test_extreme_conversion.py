@@ -12,6 +12,7 @@ from retrieval_jax.data.extreme_conversion import TextFiles, convert
 from retrieval_jax.data.extreme_files import extreme_files, read_filter, read_labels, read_points
 from retrieval_jax.data.extreme_rows import TextRule
 from retrieval_jax.data.extreme_texts import read_texts
+from retrieval_jax.errors import UserError
 
 ID = CELL.map(lambda text: text.replace("\r", ""))  # at the end of a line of pairs it could be the line's
 RULE = TextRule(unescape=False)
@@ -55,6 +56,10 @@ def test_what_is_converted_is_what_is_read(home: pathlib.Path, data: st.DataObje
   files = TextFiles(
     *(folder / name for name in ("points.jsonl", "labels.jsonl", "points.tsv", "tests.jsonl", "tests.tsv"))
   )
+  if any(tables[name] and not pairs[name] for name in pairs):
+    with pytest.raises(UserError, match=r"\.tsv: no pairs in it"):
+      convert(files, folder / "out")
+    return
   counts = convert(files, folder / "out", self_pairs="id")
   found = extreme_files(folder / "out")
   assert list(read_labels(found, RULE)) == [whole(*label) for label in tables["labels"].values()]

@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -64,8 +65,8 @@ def test_lines_become_a_folder(main, plain: list[str], tmp_path: pathlib.Path, c
   ]
   assert json.loads(lines(out / "lbl.json.gz")[1]) == {"uid": "1", "title": "green", "content": ""}
   assert capsys.readouterr().out == (
-    f"{out}: 4 training points, 0 test points, 2 labels, 4 pairs, 1 filter pairs.\n"
-    "1 pairs came more than once; each is one.\n"
+    f"{out}: 4 training points, 0 test points, 2 labels, 4 pairs, 1 filter pair.\n"
+    "1 pair came again and is left out.\n"
   )
   assert list((tmp_path / "made").iterdir()) == [out]
 
@@ -131,10 +132,21 @@ def test_a_share_is_drawn_by_seed_and_never_parts_equal_texts(main, tmp_path: pa
 
 @pytest.mark.parametrize("name, content, flags, message", [
   ("pairs.tsv", "0\t1\n0 1", [], "pairs.tsv:2: 1 columns, expected 2 split by a tab: point_id, label_id."),
-  ("pairs.tsv", "0\t1\n4\t1", [], "pairs.tsv:2: no point has the id '4'"),
-  ("pairs.tsv", "0\t1\n0\tgreen", [], "pairs.tsv:2: no label has the id 'green'"),
+  ("pairs.tsv", "0\t1\n4\t1", [], "pairs.tsv:2: no point has the id '4'. Point ids come first."),
+  ("pairs.tsv", "0\t1\n0\tgreen", [], "pairs.tsv:2: no label has the id 'green'. Label ids come second."),
+  ("pairs.tsv", "0\t11", [], "pairs.tsv:1: no label has the id '11'; did you mean '1'? Label ids come second."),
+  ("pairs.tsv", "11\t1", [], "pairs.tsv:1: no point has the id '11'; did you mean '1'? Point ids come first."),
+  ("pairs.tsv", "", [], "pairs.tsv: no pairs in it; expected lines of a point's id, a tab and a label's id."),
+  ("pairs.tsv", "point_id\tlabel_id\n", [], "pairs.tsv: no pairs in it"),
+  ("x", "", ["--test_points", "points.txt", "--test_pairs", "x"], "x: no pairs in it"),
+  ("points.txt", '{"id": "a", "text": "b"}', [], "points.txt:1: a JSON object, but by its name no file of JSON lines. Give "
+   "it a name that ends in .jsonl."),
+  ("labels.txt", '{"id": "a",\t"text": "b"}', [], "labels.txt:1: a JSON object, but by its name no file of JSON lines"),
   ("labels.txt", "x\tred\nx\tgreen", [], "labels.txt"),
-  ("labels.txt", "x\tred\nx\tred", [], "labels.txt: the id 'x' comes twice"),
+  ("labels.txt", "x\tred\nx\tred", [], "labels.txt:2: the id 'x' comes again; it is that of {tmp_path}/labels.txt:1 "
+   "too. An id comes once: leave out one of the lines, or give it another id."),
+  ("labels.txt", "id\ttext\n\nx\tred\ny\tblue\n\nx\tgreen", [], "labels.txt:6: the id 'x' comes again; it is that of "
+   "{tmp_path}/labels.txt:3"),
   ("labels.txt", "red\nx\tgreen", [], "labels.txt:2: a tab, but the first line has none"),
   ("labels.txt", "x\tred\ngreen", [], "labels.txt:2: 1 columns, expected 2"),
   ("points.txt", "", [], "points.txt: none of its 0 points is left for training"),
@@ -152,8 +164,63 @@ def test_what_cannot_be_converted(
   (tmp_path / name).write_text(content)
   before = sorted(tmp_path.iterdir())
   assert main(["convert", str(tmp_path / "out"), *plain, *flags]) == 2
-  assert message in capsys.readouterr().err
+  assert message.replace("{tmp_path}", str(tmp_path)) in capsys.readouterr().err
   assert sorted(tmp_path.iterdir()) == before  # nothing half-written
+
+
+@pytest.mark.parametrize("output, message", [
+  ("pairs.tsv/out", "output=pairs.tsv/out: {tmp_path}/pairs.tsv is a file; expected a folder."),
+  ("/proc/none/out", "/proc/none/out: the folder cannot be written ("),
+])  # fmt: skip
+def test_a_place_for_no_folder(
+  main, plain: list[str], tmp_path: pathlib.Path, monkeypatch, capsys, output, message
+):
+  monkeypatch.chdir(tmp_path)
+  assert main(["convert", output, *plain]) == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("error: " + message.replace("{tmp_path}", str(tmp_path)))
+  assert "Errno" not in error
+
+
+def test_a_full_disk_is_said_by_the_users_path(main, plain: list[str], tmp_path: pathlib.Path, capsys):
+  out = tmp_path / "out"
+  script = (
+    "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    f"resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); sys.argv = {['x', 'convert', str(out), *plain]!r}; "
+    f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+  )
+  done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+  assert done.returncode == 2
+  assert done.stderr.splitlines()[-1].startswith(
+    f"error: {out}: the folder cannot be written (File too large)."
+  )
+  assert not out.exists()
+  assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("flag", ["--points", "--labels", "--test_points"])
+def test_a_pipe_is_no_file_that_can_be_read_twice(
+  main, plain: list[str], tmp_path: pathlib.Path, capsys, flag: str
+):
+  os.mkfifo(tmp_path / "pipe")
+  assert main(["convert", str(tmp_path / "out"), *plain, flag, str(tmp_path / "pipe")]) == 2
+  assert f"{tmp_path}/pipe: no regular file. Texts are read twice: write them into a file first." in (
+    capsys.readouterr().err
+  )
+
+
+def test_pairs_may_come_from_a_pipe(plain: list[str], tmp_path: pathlib.Path):
+  line = [sys.executable, str(SCRIPT), "convert", str(tmp_path / "out"), *plain[:4], "--pairs", "/dev/stdin"]
+  subprocess.run(line, input="0\t1\n", text=True, check=True, capture_output=True)
+  assert lines(tmp_path / "out" / "trn_X_Y.txt") == ["4 2", "1:1.0", "", "", ""]
+
+
+def test_a_share_that_draws_no_point_is_said(main, plain: list[str], tmp_path: pathlib.Path, capsys):
+  assert main(["convert", str(tmp_path / "out"), *plain, "--test_share", "1e-9"]) == 0
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    "warning: --test_share 1e-09 of 4 points is no test point, so there is no test split. Give a larger share or another "
+    "--seed, or --test_points."
+  )
 
 
 def test_a_folder_that_is_there_stays(main, plain: list[str], tmp_path: pathlib.Path, capsys):

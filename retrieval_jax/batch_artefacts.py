@@ -15,6 +15,7 @@ from retrieval_jax.paths import atomic_write
 
 FOLDER = "batches"
 _RECORD, _PLAIN = "record", "plain"
+_COPY = "It is part of the checkpoint: copy MODEL_DIR with its folder batches, or start in another MODEL_DIR from its weights."
 _NAME = re.compile(r"([a-z]+)_(\d+)\.np[yz]")
 
 Arrays = Mapping[str, np.ndarray]
@@ -87,18 +88,49 @@ def read(path: pathlib.Path) -> Arrays:
     with open(path, "rb") as opened, np.load(opened) as file:
       return {name: file[name] for name in file.files if name != _RECORD}
   except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-    raise UserError(
-      f"{path}: the batches of this checkpoint cannot be read ({error}). They are part of it: copy MODEL_DIR with its folder "
-      f"{FOLDER}, or start in another MODEL_DIR from its weights."
-    ) from error
+    raise UserError(f"{path}: the batches of this checkpoint cannot be read ({error}). {_COPY}") from error
+
+
+def record_of(path: pathlib.Path) -> Mapping[str, object]:
+  """Returns what the arrays of a file follow from, as it was given to `write_once`; nothing if it cannot be read."""
+  try:
+    with open(path, "rb") as opened, np.load(opened) as file:
+      return json.loads(str(file[_RECORD]))
+  except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+    return {}
+
+
+def cluster_state(path: pathlib.Path, arrays: Arrays, *, num_examples: int) -> dict[str, Any]:
+  """Returns the state of a plan with clusters.
+
+  Raises: UserError if the arrays are not one: every example in one cluster.
+
+  Example: `cluster_state(path, read(path), num_examples=12_000)["cluster_size"]`.
+  """
+  try:
+    state = as_state(arrays)
+    size, members, offsets = int(state["cluster_size"]), state.get("members"), state.get("offsets")
+  except (KeyError, ValueError, TypeError) as error:
+    raise UserError(f"{path} holds no clusters ({error!r}). {_COPY}") from error
+  if members is None and offsets is None and size == 1:
+    return state
+  whole = (
+    members is not None
+    and offsets is not None
+    and np.array_equal(np.sort(members), np.arange(num_examples))
+    and len(offsets) > 1
+    and offsets[0] == 0
+    and offsets[-1] == num_examples
+    and np.diff(offsets).min() > 0
+    and np.diff(offsets).max() <= size
+  )
+  if not whole:
+    raise UserError(f"{path} does not have each of {num_examples} examples in one cluster. {_COPY}")
+  return state
 
 
 def _is_of(path: pathlib.Path, record: Mapping[str, object]) -> bool:
-  try:
-    with open(path, "rb") as opened, np.load(opened) as file:
-      return str(file[_RECORD]) == _text(record)
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
-    return False
+  return _text(record_of(path)) == _text(record)
 
 
 def _text(record: Mapping[str, object]) -> str:

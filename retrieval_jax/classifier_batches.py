@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from tqdm import tqdm
 
 from retrieval_jax import batch_artefacts
-from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state
+from retrieval_jax.batch_artefacts import artefact, as_arrays, cluster_state
 from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.errors import UserError
 from retrieval_jax.label_unions import LabelUnions, UnionBatch
@@ -77,12 +76,12 @@ class ClassifierBatches:
       batch_artefacts.prune(self._folder, CLUSTERS, min(steps))
 
   def _take(self, arrays: batch_artefacts.Arrays, name: str) -> None:
-    state = as_state(arrays)
-    members = state.get("members")
-    if members is not None and len(np.asarray(members)) != self.plan.num_examples:
+    state = cluster_state(self._folder / name, arrays, num_examples=self.plan.num_examples)
+    size, batch = int(state["cluster_size"]), self._batcher.batch_size
+    if batch % size:
       raise UserError(
-        f"{self._folder / name} is of {len(members)} points, and the data have {self.plan.num_examples}. Go on with the "
-        "data that the training was begun with, or move MODEL_DIR/classifiers away."
+        f"{self._folder / name} has clusters of {size} points, which does not divide BATCH_SIZE={batch}. Go on with the "
+        "batch size of the checkpoint, or move MODEL_DIR/classifiers away."
       )
     self.plan = self.plan._replace(state=state)
     self._in_force = name

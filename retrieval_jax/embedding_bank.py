@@ -1,8 +1,11 @@
 """EmbeddingBank: the freshest query embedding of each example, as the training steps made them anyway."""
 
+import fcntl
+import os
 import pathlib
 import shutil
 import tempfile
+from typing import IO
 
 import jax
 import numpy as np
@@ -30,13 +33,15 @@ class EmbeddingBank:
 
   def __init__(self, folder: pathlib.Path, num_examples: int, embed_dim: int, *, dtype: str = "float16"):
     check_dtype(dtype)
-    folder.mkdir(parents=True, exist_ok=True)
     self._file = folder / WORKING
-    shape = (num_examples, embed_dim)
     try:
-      # Sparse: a system that has no room says so at a write, so the room is looked at first.
-      _check_room(folder, num_examples * embed_dim * np.dtype(dtype).itemsize)
-      self._rows = np.lib.format.open_memmap(self._file, "w+", dtype=dtype, shape=shape)
+      folder.mkdir(parents=True, exist_ok=True)
+      self._lock = _locked(folder)
+      _check_room(self._file, num_examples * embed_dim * np.dtype(dtype).itemsize)
+      self._rows = np.lib.format.open_memmap(self._file, "w+", dtype=dtype, shape=(num_examples, embed_dim))
+      with open(self._file, "r+b") as file:
+        # Room that is taken now: a memory map on a disk that fills later dies of SIGBUS, without a word.
+        os.posix_fallocate(file.fileno(), 0, self._file.stat().st_size)
     except OSError as error:
       raise UserError(
         f"the embedding bank {self._file} cannot be made: {error.strerror}. Name another folder with BANK_PATH, or set "
@@ -109,11 +114,24 @@ class EmbeddingBank:
       )
     self._rows[rows] = self._rows[np.random.default_rng(seed).choice(seen, len(rows))]
 
+  def close(self) -> None:
+    """Gives the folder free for another training's bank."""
+    self._lock.close()
+
   def save(self, path: pathlib.Path) -> None:
-    """Writes a copy of the bank that appears whole or not at all; what is held is written first."""
+    """Writes a copy of the bank that appears whole or not at all; what is held is written first.
+
+    Raises: UserError if it cannot be written.
+    """
     self.flush()
     self._rows.flush()
-    _copy(self._file, path)
+    try:
+      _copy(self._file, path)
+    except OSError as error:
+      raise UserError(
+        f"{path}: the embedding bank cannot be saved with its checkpoint: {error.strerror}. Make room, or resume with "
+        "CLUSTER_EMBEDDINGS='encode', which needs no bank."
+      ) from error
 
   def load(self, path: pathlib.Path) -> None:
     """Takes the rows of a copy that `save` wrote.
@@ -122,7 +140,7 @@ class EmbeddingBank:
     """
     try:
       saved = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
       raise UserError(
         f"{path}: the embedding bank of this checkpoint cannot be read ({error}). Copy MODEL_DIR with its folder batches, or "
         "set CLUSTER_EMBEDDINGS='encode' to cluster by embeddings made anew."
@@ -141,12 +159,26 @@ def check_dtype(dtype: str) -> None:
     raise UserError(f"BANK_DTYPE={dtype!r}: expected {' or '.join(map(repr, DTYPES))}.")
 
 
-def _check_room(folder: pathlib.Path, needed: int) -> None:
-  free = shutil.disk_usage(folder).free
+def _locked(folder: pathlib.Path) -> IO:
+  """Returns a file whose lock says that a training's bank is in the folder; the lock goes with the file or the process."""
+  lock = open(folder / ".bank.lock", "w")  # noqa: SIM115  (held as long as the bank)
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    lock.close()
+    raise UserError(
+      f"{folder}: another training keeps its embedding bank there. Name another folder with BANK_PATH."
+    ) from None
+  return lock
+
+
+def _check_room(file: pathlib.Path, needed: int) -> None:
+  there = file.stat().st_size if file.exists() else 0
+  free = shutil.disk_usage(file.parent).free + there
   if needed > free:
     raise UserError(
-      f"{folder}: the embedding bank needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. Name another folder with "
-      "BANK_PATH, or set CLUSTER_EMBEDDINGS='encode', which needs no bank."
+      f"{file.parent}: the embedding bank needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. Name another folder "
+      "with BANK_PATH, or set CLUSTER_EMBEDDINGS='encode', which needs no bank."
     )
 
 

@@ -71,13 +71,24 @@ def main(program: str, argv: Sequence[str] | None = None) -> None:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
   except OSError as error:
-    if error.errno not in REFUSED:
+    cause = _cause(error)
+    if cause.errno not in REFUSED:
       raise
     print(
-      f"error: {error.filename}: {error.strerror}. Make room there, correct the rights, or name another folder.",
+      f"error: {cause.filename}: {cause.strerror}. Make room there, correct the rights, or name another folder.",
       file=sys.stderr,
     )
     sys.exit(2)
+
+
+def _cause(error: OSError) -> OSError:
+  """Returns the error that the system reported: gin raises a copy without its number where it went through a configurable."""
+  found: BaseException | None = error
+  while found is not None:
+    if isinstance(found, OSError) and found.errno is not None:
+      return found
+    found = found.__context__
+  return error
 
 
 def run(program: str, argv: Sequence[str]) -> object:

@@ -204,4 +204,7 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
   saved = {"microbatches": 1, "hard_negatives": 0, "batcher": "Shuffled()", **saved}
   for name in ("task", "task_fingerprint", "batcher", "batch_size", "microbatches", "hard_negatives", "seed"):
     if saved.get(name) != now[name]:
-      print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}", file=sys.stderr)
+      what = (
+        " (the data's files or settings, such as HELD_OUT, are others)" if name == "task_fingerprint" else ""
+      )
+      print(f"warning: resuming with {name} {now[name]!r}, was {saved.get(name)!r}{what}", file=sys.stderr)

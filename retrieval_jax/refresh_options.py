@@ -5,6 +5,7 @@ from typing import NamedTuple
 from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.embedding_bank import check_dtype
 from retrieval_jax.errors import UserError
+from retrieval_jax.paths import output_dir
 
 SOURCES = ("bank", "encode")
 
@@ -33,6 +34,8 @@ class ClusterOptions(NamedTuple):
     if self.embeddings not in SOURCES:
       raise UserError(f"CLUSTER_EMBEDDINGS={self.embeddings!r}: expected {' or '.join(map(repr, SOURCES))}.")
     check_dtype(self.dtype)
+    if self.path is not None:
+      output_dir(self.path, "BANK_PATH")
     if type(self.on_devices) is not bool:
       raise UserError(f"CLUSTER_ON_DEVICES={self.on_devices!r}: expected True or False.")
 

@@ -91,7 +91,12 @@ def train(
     return {}
 
   manifest = manifest_of(recipe, data, seed)
-  with _alone(folder), Checkpoints(folder, checkpoints) as saved, StopRequest() as stop:
+  with (
+    _alone(folder),
+    contextlib.closing(batches),
+    Checkpoints(folder, checkpoints) as saved,
+    StopRequest() as stop,
+  ):
     state, start = _start(recipe, saved, partitioner, data, seed)
     before = saved.manifest(start) if start else {}
     if start:

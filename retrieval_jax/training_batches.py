@@ -1,6 +1,7 @@
 """TrainingBatches: which batch comes at which step, and what makes the batches anew on the way."""
 
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from tqdm import tqdm
 
 from retrieval_jax import batch_artefacts
-from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, step_of
+from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, cluster_state, step_of
 from retrieval_jax.batching.base import Plan
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
@@ -117,7 +118,7 @@ class TrainingBatches:
     if not isinstance(saved, Mapping):
       return
     if self._recipe.batcher.refreshes and saved.get(CLUSTERS) is not None:
-      self._take_clusters(batch_artefacts.read(self._folder / saved[CLUSTERS]), saved[CLUSTERS])
+      self._resume_clusters(self._folder / saved[CLUSTERS])
     if self._recipe.negatives.refresh is not None and saved.get(NEGATIVES) is not None:
       self._take_negatives(batch_artefacts.read(self._folder / saved[NEGATIVES]), saved[NEGATIVES])
     if self.bank is not None and saved.get(BANK) is not None:
@@ -158,9 +159,18 @@ class TrainingBatches:
     bank = None
     if self.has_bank:
       bank = f"{BANK}_{step:08d}.npy"
-      if self.bank is not None:
-        self.bank.save(self._folder / bank)
+      try:
+        if self.bank is not None:
+          self.bank.save(self._folder / bank)
+      except UserError as error:  # it costs no training: the checkpoint itself may have room
+        tqdm.write(f"warning: {error}", file=sys.stderr)
+        bank = None
     return {"batches": {BANK: bank, **self._in_force}}
+
+  def close(self) -> None:
+    """Gives the bank's folder free."""
+    if self.bank is not None:
+      self.bank.close()
 
   def prune(self, steps: list[int]) -> None:
     """Deletes what none of the checkpoints that are kept needs. steps: theirs."""
@@ -211,20 +221,25 @@ class TrainingBatches:
     self._say(f"step {step:,}: {mean:.0f} hard negatives a query, mined with the model as it is")
     return {"mined_negatives": mean}
 
+  def _resume_clusters(self, path: pathlib.Path) -> None:
+    """Takes the clusters of a checkpoint, unless they are of other data or cut by another batch size: batches are then
+    random until the next epoch, whose beginning makes new ones."""
+    arrays, record = batch_artefacts.read(path), batch_artefacts.record_of(path)
+    size, batch = int(as_state(arrays).get("cluster_size", 1)), self._recipe.batcher.batch_size
+    reason = None
+    if record.get("task_fingerprint") != self._data.fingerprint:
+      reason = "are of other data than the training's"
+    elif batch % size:
+      reason = f"have {size} examples each, which does not divide BATCH_SIZE={batch}"
+    if reason is None:
+      self._take_clusters(arrays, path.name)
+    elif jax.process_index() == 0:
+      message = f"warning: the clusters of {path} {reason}: batches are random until the next epoch begins."
+      print(message, file=sys.stderr)
+
   def _take_clusters(self, arrays: batch_artefacts.Arrays, name: str) -> None:
-    state = as_state(arrays)
-    members = state.get("members")
-    if members is not None and len(members) != self._data.num_examples:
-      raise UserError(
-        f"{self._folder / name} is of {len(members)} examples, and the data have {self._data.num_examples}. Go on with the data "
-        "that the training was begun with, or start in another MODEL_DIR."
-      )
-    size, batch = state["cluster_size"], self._recipe.batcher.batch_size
-    if batch % size:
-      raise UserError(
-        f"{self._folder / name} has clusters of {size}, which do not divide BATCH_SIZE={batch}. Go on with the batch size of the "
-        "checkpoint, or with a multiple of the clusters' size."
-      )
+    path = self._folder / name
+    state = cluster_state(path, arrays, num_examples=self._data.num_examples)
     self.plan = self.plan._replace(state=state)
     self._in_force[CLUSTERS] = name
 

@@ -63,6 +63,9 @@ def test_a_copy_of_other_examples_or_none_is_refused(tmp_path):
     other.load(tmp_path / "copy.npy")
   with pytest.raises(UserError, match=r"cannot be read.*CLUSTER_EMBEDDINGS='encode'"):
     other.load(tmp_path / "none.npy")
+  (tmp_path / "empty.npy").write_bytes(b"")
+  with pytest.raises(UserError, match="cannot be read"):
+    other.load(tmp_path / "empty.npy")
   (tmp_path / "half.npy").write_bytes((tmp_path / "copy.npy").read_bytes()[:60])
   with pytest.raises(UserError, match="cannot be read"):
     other.load(tmp_path / "half.npy")
@@ -79,6 +82,28 @@ def test_borrowed_rows_are_those_of_examples_that_were_seen(tmp_path):
     UserError, match=r"3 of 4 examples have no embedding.*Begin CLUSTER_SIZES with \(0, 1\)"
   ):
     cold.borrow(rows(1, 2, 3), seed=0)
+
+
+def test_two_trainings_do_not_share_a_bank(tmp_path):
+  bank = EmbeddingBank(tmp_path, 2, 2)
+  bank.write(rows(0), np.array([[1.0, 2.0]]))
+  with pytest.raises(UserError, match=r"another training keeps its embedding bank there.*BANK_PATH"):
+    EmbeddingBank(tmp_path, 9, 2)
+  assert bank.embeddings[0].tolist() == [1, 2]
+  bank.close()
+  assert not EmbeddingBank(tmp_path, 2, 2).embeddings.any()
+
+
+def test_the_room_of_a_bank_is_taken_at_once(tmp_path):
+  EmbeddingBank(tmp_path, 1000, 64)
+  file = tmp_path / "bank.npy"
+  assert file.stat().st_blocks * 512 >= 1000 * 64 * 2
+
+
+def test_a_place_that_cannot_be_a_folder(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(UserError, match=r"cannot be made.*BANK_PATH"):
+    EmbeddingBank(tmp_path / "file", 4, 2)
 
 
 def test_settings_that_cannot_be(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -29,7 +30,7 @@ ClusterSizes = Sequence[tuple[int, int]]  # (from this epoch on, this many examp
 class Ngame:
   """The Batcher of `ngame`; see there.
 
-  A plan's state: cluster_size, and since, the epoch from which it holds. Clustered plans have two arrays as well: the
+  A plan's state: cluster_size, and since, the step from which it holds. Clustered plans have two arrays as well: the
   examples, cluster after cluster (members), and where each cluster begins (offsets).
   """
 
@@ -77,22 +78,22 @@ class Ngame:
     return any(size > 1 for _, size in self.cluster_sizes)
 
   def refresh_due(self, plan: Plan, step: int) -> bool:
-    epoch, index = divmod(step, self.steps_per_epoch(plan))
-    if index:
+    steps = self.steps_per_epoch(plan)
+    if step % steps:
       return False
-    size = self.cluster_size(epoch)
+    size = self.cluster_size(step // steps)
     if size != plan.state["cluster_size"]:
       return True
     if size == 1 or self.refresh_epochs is None:
       return False
-    return epoch - plan.state["since"] >= self.refresh_epochs
+    return step - plan.state["since"] >= self.refresh_epochs * steps
 
   def refresh(
     self, plan: Plan, embeddings: Float[np.ndarray, "e d"], *, step: int, mesh: Mesh | None = None
   ) -> Plan:
     epoch = self.epoch_of(plan, step)
     size = self.cluster_size(epoch)
-    state = {"cluster_size": size, "since": epoch}
+    state = {"cluster_size": size, "since": step}
     if size == 1:
       return plan._replace(state=state)
     if len(embeddings) != plan.num_examples:
@@ -127,8 +128,13 @@ def _members(state: Mapping, clusters: Int[np.ndarray, "s"]) -> Int[np.ndarray, 
   return np.asarray(state["members"])[np.repeat(offsets[clusters], sizes) + within].astype(np.int64)
 
 
-def _check_sizes(cluster_sizes: Sequence, batch_size: int) -> None:
+def _check_sizes(cluster_sizes: Any, batch_size: int) -> None:
   """Raises UserError, with the value that is wrong, for a schedule that cannot be."""
+  if not isinstance(cluster_sizes, Sequence) or isinstance(cluster_sizes, str):
+    raise UserError(
+      f"ngame: CLUSTER_SIZES={cluster_sizes!r}; expected pairs (epoch, size), as in ((0, 1), (10, 8)), or ((0, 16),) for "
+      "clusters of 16 from the first epoch on."
+    )
   epochs = []
   for entry in cluster_sizes:
     if not isinstance(entry, Sequence) or len(entry) != 2 or any(type(x) is not int for x in entry):
@@ -143,7 +149,8 @@ def _check_sizes(cluster_sizes: Sequence, batch_size: int) -> None:
       near = [*below[-1:], *above[:1]]
       raise UserError(
         f"ngame: CLUSTER_SIZES has {size} examples in a cluster from epoch {epoch} on, and a batch of {batch_size} is made of "
-        f"whole clusters: {size} does not divide it. Nearest valid sizes: {' or '.join(map(str, near))}."
+        f"whole clusters: {size} does not divide it. Nearest valid sizes: {' or '.join(map(str, near))}. (tas.gin sets it by "
+        "TOPIC_SIZE, ngame_curriculum.gin by FIRST_CLUSTER_SIZE and LARGEST_CLUSTER_SIZE.)"
       )
   if not epochs or epochs[0] != 0 or any(a >= b for a, b in itertools.pairwise(epochs)):
     raise UserError(
@@ -152,7 +159,7 @@ def _check_sizes(cluster_sizes: Sequence, batch_size: int) -> None:
 
 
 def ngame(
-  batch_size: int, *, cluster_sizes: Sequence = ((0, 1), (1, 16)), refresh_epochs: int | None = 5
+  batch_size: int, *, cluster_sizes: Any = ((0, 1), (1, 16)), refresh_epochs: int | None = 5
 ) -> Batcher:
   """Returns the Batcher whose batches are whole clusters of examples with like queries (NGAME's mini-batches).
 
@@ -201,12 +208,13 @@ def doubling(*, start: int, every: int, first: int = 2, largest: int = 512) -> C
 
   Example: `doubling(start=10, every=25, first=8, largest=32)` is `((0, 1), (10, 8), (35, 16), (60, 32))`.
   """
-  for name, value in (("start", start), ("every", every), ("first", first)):
+  numbers = (("CURRICULUM_START", start), ("CURRICULUM_EPOCHS", every), ("FIRST_CLUSTER_SIZE", first))
+  for name, value in numbers:
     if type(value) is not int or value < 1:
-      raise UserError(f"ngame.doubling: {name}={value!r}; expected a whole number of at least 1.")
+      raise UserError(f"ngame: {name}={value!r}; expected a whole number of at least 1.")
   if type(largest) is not int or largest < first:
     raise UserError(
-      f"ngame.doubling: largest={largest!r}; expected a whole number of at least first={first}."
+      f"ngame: LARGEST_CLUSTER_SIZE={largest!r}; expected a whole number of at least FIRST_CLUSTER_SIZE={first}."
     )
   sizes = [(0, 1)]
   epoch, size = start, first

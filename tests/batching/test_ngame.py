@@ -97,6 +97,14 @@ def test_a_refresh_is_due_at_the_schedule_and_every_so_many_epochs_after():
   assert found == [(2, 4), (5, 4), (6, 8), (9, 8), (12, 8)]
 
 
+def test_the_interval_is_counted_in_steps_whatever_the_batch_size_was():
+  """Clusters of step 4 with 4 steps an epoch; a resumed run of half the batch size has 8 steps an epoch."""
+  plan = ngame(8, cluster_sizes=((0, 4),)).plan(num_examples=32, seed=0)
+  plan = ngame(8, cluster_sizes=((0, 4),)).refresh(plan, embeddings(32, 8), step=4)
+  smaller = ngame(4, cluster_sizes=((0, 4),), refresh_epochs=2)
+  assert next(step for step in range(4, 60) if smaller.refresh_due(plan, step)) == 24
+
+
 def test_without_an_interval_clusters_are_made_when_their_size_changes_alone():
   batcher = ngame(8, cluster_sizes=SCHEDULE, refresh_epochs=None)
   plan = batcher.plan(num_examples=32, seed=0)
@@ -163,6 +171,9 @@ def test_embeddings_of_other_examples_are_refused():
     (((1, 4),), "expected epochs that rise from 0"),
     (((0, 1), (3, 2), (3, 4)), "expected epochs that rise from 0"),
     ((), "expected epochs that rise from 0"),
+    (16, r"CLUSTER_SIZES=16; expected pairs .*, or \(\(0, 16\),\) for clusters of 16"),
+    (None, "CLUSTER_SIZES=None; expected pairs"),
+    ("16", "CLUSTER_SIZES='16'; expected pairs"),
     ((5,), r"CLUSTER_SIZES has 5; expected pairs \(epoch, size\)"),
     (((0, 2.0),), r"CLUSTER_SIZES has \(0, 2.0\)"),
   ],
@@ -175,9 +186,11 @@ def test_schedules_that_cannot_be(sizes, message):
 def test_other_settings_that_cannot_be():
   with pytest.raises(UserError, match="REFRESH_EPOCHS=0"):
     ngame(8, refresh_epochs=0, cluster_sizes=((0, 4),))
-  with pytest.raises(UserError, match="first=0"):
+  with pytest.raises(UserError, match="FIRST_CLUSTER_SIZE=0"):
     doubling(start=1, every=1, first=0)
-  with pytest.raises(UserError, match="largest=4; expected a whole number of at least first=8"):
+  with pytest.raises(
+    UserError, match="LARGEST_CLUSTER_SIZE=4; expected a whole number of at least FIRST_CLUSTER_SIZE=8"
+  ):
     doubling(start=1, every=1, first=8, largest=4)
 
 

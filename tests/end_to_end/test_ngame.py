@@ -121,14 +121,43 @@ def test_clusters_that_a_checkpoint_needs_and_that_are_gone_are_an_error(
     launch("train", *tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
 
 
-def test_a_batch_size_that_the_clusters_in_force_do_not_divide(launch, tiny, tmp_path, uninterrupted):
+def other_artefact(path: pathlib.Path, **arrays: np.ndarray) -> None:
+  """Writes a file of clusters anew, with some of its arrays replaced."""
+  with np.load(path) as file:
+    found = {name: file[name] for name in file.files}
+  np.savez(path, **{**found, **arrays})
+
+
+@pytest.mark.parametrize(
+  ("arrays", "message"),
+  [
+    (
+      {"plain": np.array('{"cluster_size": 5, "since": 8}')},
+      r"have 5 examples each, which does not divide BATCH_SIZE=16",
+    ),
+    ({"record": np.array('{"task_fingerprint": "another"}')}, "are of other data than the training's"),
+  ],
+)
+def test_clusters_that_do_not_fit_the_resumed_training_are_left_for_random_batches(
+  launch, tiny, tmp_path, uninterrupted, capsys, arrays, message
+):
   folder = tmp_path / "run"
   shutil.copytree(uninterrupted, folder)
-  path = folder / "batches" / "clusters_00000008.npz"
-  with np.load(path) as file:
-    arrays = {name: file[name] for name in file.files}
-  np.savez(path, **{**arrays, "plain": np.array('{"cluster_size": 5, "since": 2}')})
-  with pytest.raises(UserError, match=r"clusters of 5, which do not divide BATCH_SIZE=16"):
+  other_artefact(folder / "batches" / "clusters_00000008.npz", **arrays)
+  launch("train", *tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=13", f"--gin.MODEL_DIR={folder}")
+  assert f"{message}: batches are random until the next epoch begins" in capsys.readouterr().err
+  steps = [record for record in log_of(folder) if "loss" in record and record["step"] > 10]
+  assert [record.get("clusters_age") for record in steps] == [None, None, 0]
+  assert all(record["negatives"] > 0 for record in steps)
+
+
+def test_clusters_that_lack_an_example_are_an_error(launch, tiny, tmp_path, uninterrupted):
+  folder = tmp_path / "run"
+  shutil.copytree(uninterrupted, folder)
+  other_artefact(folder / "batches" / "clusters_00000008.npz", members=np.zeros(64, np.int32))
+  with pytest.raises(
+    UserError, match=r"does not have each of 64 examples in one cluster. It is part of the checkpoint"
+  ):
     launch("train", *tiny, *COMMON, *BOTH, "--gin.TRAIN_STEPS=12", f"--gin.MODEL_DIR={folder}")
 
 

@@ -15,7 +15,7 @@ def retrieval_jax_test_writes_to_a_full_disk():
 
 def test_an_error_of_the_system_is_known_through_gin():
   """gin raises a copy of its own, without number and file."""
-  with pytest.raises(OSError) as found:  # noqa: PT011  (its number is what is looked at)
+  with pytest.raises(OSError) as found:
     retrieval_jax_test_writes_to_a_full_disk()
   assert found.value.errno is None
   cause = launch._cause(found.value)

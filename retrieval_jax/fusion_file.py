@@ -19,14 +19,24 @@ from retrieval_jax.tree_fusion import TreeFusion
 
 ARRAYS, RECORD = "fusion.npz", "fusion.json"
 KINDS: Final = {"linear": LinearFusion, "tree": TreeFusion}
-_OWN: Final = ("kind", "classifiers", "log_inverse_propensity")  # the other arrays are the model's fields
+_OWN: Final = (
+  "kind",
+  "classifiers",
+  "log_inverse_propensity",
+  "depth",
+)  # the other arrays are the model's fields
 
 
 class FittedFusion(NamedTuple):
-  """A model with the feature that is the same for every query: log 1 / p_l of each corpus row, or zeros."""
+  """A model with what it was fitted with.
+
+  log_inverse_propensity: the feature that is the same for every query, log 1 / p_l of each corpus row, or zeros.
+  depth: results of each head among whose union it was fitted; None where nobody noted it.
+  """
 
   model: FusionModel
   log_inverse_propensity: Float[np.ndarray, "c"]
+  depth: int | None = None
 
 
 def kind_of(model: FusionModel) -> str:
@@ -49,6 +59,7 @@ def save_fusion(
       kind=kind_of(fitted.model),
       classifiers=_digest(classifiers),
       log_inverse_propensity=fitted.log_inverse_propensity,
+      **({} if fitted.depth is None else {"depth": fitted.depth}),
       **fitted.model._asdict(),  # pyright: ignore[reportAttributeAccessIssue]  (every kind is a NamedTuple)
     )
   with atomic_write(folder / RECORD) as file:
@@ -70,7 +81,7 @@ def load_fusion(classifiers: LabelClassifiers) -> FittedFusion:
     with np.load(path) as file:
       found = {name: file[name] for name in file.files}
     saved, kind = str(found["classifiers"]), KINDS[str(found["kind"])]
-    propensities = found["log_inverse_propensity"]
+    propensities, depth = found["log_inverse_propensity"], found.get("depth")
     fields = {
       name: value if value.ndim else float(value) for name, value in found.items() if name not in _OWN
     }
@@ -79,7 +90,18 @@ def load_fusion(classifiers: LabelClassifiers) -> FittedFusion:
     raise UserError(f"{path} is damaged ({error}). {again}") from error
   if saved != _digest(classifiers) or len(propensities) != len(classifiers.weights):
     raise UserError(f"{path} was fitted with other classifiers than those that lie there now. {again}")
-  return FittedFusion(model, propensities)
+  return FittedFusion(model, propensities, None if depth is None else int(depth))
+
+
+def fitted_split(classifiers: LabelClassifiers) -> str | None:
+  """Returns the split that the fusion beside the classifiers was fitted on, "unknown" if it does not say; None: there is no
+  fusion."""
+  if not (classifiers.folder / ARRAYS).exists():
+    return None
+  try:
+    return str(json.loads((classifiers.folder / RECORD).read_bytes())["split"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return "unknown"
 
 
 def _digest(classifiers: LabelClassifiers) -> str:

@@ -91,7 +91,7 @@ def fit_fusion(
   columns = {"embedding": pairs.found.siamese, "classifiers": pairs.found.classifier, "fused": scores}
   measured = {head: _measured(data, pairs, column, propensities) for head, column in columns.items()}
   return FusionFit(
-    FittedFusion(model, logs),
+    FittedFusion(model, logs, options.depth),
     {head: found.means for head, found in measured.items()},
     {metric: _gain(measured, metric) for metric in METRICS},
     len(places),

@@ -26,10 +26,14 @@ class FusionOptions(NamedTuple):
 
   def check(self) -> None:
     """Raises UserError for numbers that cannot be."""
-    for name, least in (("depth", 1), ("max_points", 2), ("max_pairs", 2), ("seed", 0)):
-      value = getattr(self, name)
+    for macro, value, least in (
+      ("FUSION_DEPTH", self.depth, 1),
+      ("FUSION_POINTS", self.max_points, 2),
+      ("FUSION_PAIRS", self.max_pairs, 2),
+      ("FUSION_SEED", self.seed, 0),
+    ):
       if type(value) is not int or value < least:
-        raise UserError(f"FusionOptions: {name} is {value!r}; expected a whole number of at least {least}.")
+        raise UserError(f"{macro}={value!r}: expected a whole number of at least {least}.")
 
 
 DEFAULTS: Final = FusionOptions()

@@ -1,7 +1,9 @@
 """Search with three heads: a label's text, its classifier, and both, fused by a model that was fitted on held-out points."""
 
+import sys
 from typing import Final, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -11,6 +13,7 @@ from retrieval_jax.errors import UserError
 from retrieval_jax.fusion_candidates import Candidates, HeadResults, candidates, ranked
 from retrieval_jax.fusion_file import FittedFusion, load_fusion
 from retrieval_jax.fusion_model import PairFeatures
+from retrieval_jax.fusion_options import DEFAULTS
 from retrieval_jax.index.base import Index
 from retrieval_jax.records import Ranking
 from retrieval_jax.searcher_group import SearcherGroup
@@ -79,7 +82,7 @@ class FusedHeads(NamedTuple):
 
   classifiers: ClassifierSearcher
   fusion: FittedFusion
-  depth: int = 300
+  depth: int = DEFAULTS.depth
   name: str = "fused"
 
   @property
@@ -97,8 +100,7 @@ class FusedHeads(NamedTuple):
 
     Raises: UserError for data of another corpus than the classifiers', and for depth < 1.
     """
-    if self.depth < 1:
-      raise UserError(f"{self.name}: depth is {self.depth}; it must be at least 1.")
+    _check_depth(self.depth)
     heads = open_heads(self.classifiers, data)
     count = len(heads.siamese_queries)
     parts = []
@@ -110,19 +112,38 @@ class FusedHeads(NamedTuple):
     return Ranking(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def fused_heads(classifiers: ClassifierSearcher, *, depth: int = 300) -> FusedHeads:
+def fused_heads(classifiers: ClassifierSearcher, *, depth: int | None = None) -> FusedHeads:
   """Returns the searcher that fuses the heads as `python -m retrieval_jax.fuse` found best for these classifiers.
 
-  Raises: UserError if nothing was fitted for them.
+  depth: results of each head; None: as many as the fusion was fitted with. Another number is warned of on stderr: the
+    candidates are then of another kind than those that the fusion knows.
+
+  Raises: UserError if nothing was fitted for them, and for a depth below 1.
   """
+  if depth is not None:
+    _check_depth(depth)
   index = classifiers.dense.name
   name = "fused" if index == EXACT else f"fused_{index}"
-  return FusedHeads(classifiers, load_fusion(classifiers.classifiers), depth, name)
+  fusion = load_fusion(classifiers.classifiers)
+  if depth is not None and fusion.depth not in (None, depth) and jax.process_index() == 0:
+    print(
+      f"warning: FUSION_DEPTH={depth}, and the fusion was fitted with {fusion.depth}: leave FUSION_DEPTH out to search with "
+      "the same, or fit it anew.",
+      file=sys.stderr,
+    )
+  return FusedHeads(classifiers, fusion, depth or fusion.depth or DEFAULTS.depth, name)
 
 
-def head_searchers(classifiers: ClassifierSearcher, *, depth: int = 300) -> SearcherGroup:
+def head_searchers(classifiers: ClassifierSearcher, *, depth: int | None = None) -> SearcherGroup:
   """Returns the three heads, each a searcher of its own: the checkpoint's embeddings, the classifiers, and both fused.
+
+  depth: as in `fused_heads`.
 
   Raises: UserError if no fusion was fitted for these classifiers.
   """
   return SearcherGroup((classifiers.dense, classifiers, fused_heads(classifiers, depth=depth)), name="heads")
+
+
+def _check_depth(depth: int) -> None:
+  if type(depth) is not int or depth < 1:
+    raise UserError(f"FUSION_DEPTH={depth!r}: expected a whole number of at least 1, results of each head.")

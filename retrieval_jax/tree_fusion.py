@@ -72,10 +72,12 @@ def fit_tree(
 
   Example: `fit_tree(features, targets, np.ones(len(targets)), max_depth=3)`.
   """
-  if max_depth < 1:
-    raise UserError(f"fit_tree: max_depth is {max_depth}; expected at least 1.")
+  if type(max_depth) is not int or max_depth < 1:
+    raise UserError(
+      f"TREE_DEPTH={max_depth!r}: expected a whole number of at least 1, questions asked of a pair."
+    )
   if not 0 <= beta < np.inf:
-    raise UserError(f"fit_tree: beta is {beta}; expected at least 0.")
+    raise UserError(f"FUSION_BETA={beta!r}: expected a number of at least 0.")
   check_pairs(features, targets, weights)
   grower = _sklearn().DecisionTreeClassifier(max_depth=max_depth, random_state=0)
   tree = grower.fit(features.matrix(), targets, sample_weight=weights).tree_

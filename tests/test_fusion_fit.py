@@ -152,11 +152,17 @@ def test_too_few_points(tmp_path):
     fit_fusion(searcher, data, fit_linear)
 
 
-@pytest.mark.parametrize("name, value", [("depth", 0), ("max_points", 1), ("max_pairs", 1.5), ("seed", -1)])
-def test_options_that_cannot_be(searcher, data, name, value):
-  with pytest.raises(
-    UserError, match=f"FusionOptions: {name} is {value}; expected a whole number of at least"
-  ):
+@pytest.mark.parametrize(
+  "name, macro, value",
+  [
+    ("depth", "FUSION_DEPTH", 0),
+    ("max_points", "FUSION_POINTS", 1),
+    ("max_pairs", "FUSION_PAIRS", 1.5),
+    ("seed", "FUSION_SEED", -1),
+  ],
+)
+def test_options_that_cannot_be(searcher, data, name, macro, value):
+  with pytest.raises(UserError, match=f"^{macro}={value}: expected a whole number of at least"):
     fit_fusion(searcher, data, fit_linear, FusionOptions(**{name: value}))
 
 

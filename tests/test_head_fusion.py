@@ -94,6 +94,21 @@ def test_three_heads_with_names_of_their_own(tmp_path, searcher, data):
   assert group.searchers[2].checkpoint == f"fusion in {tmp_path} on checkpoint_5"
 
 
+def test_the_depth_is_that_of_the_fit_unless_another_is_given(searcher, capsys):
+  save_fusion(searcher.classifiers, LINEAR, {})
+  assert fused_heads(searcher).depth == 300  # a fit of before the depth was noted
+  assert fused_heads(searcher, depth=7).depth == 7
+  save_fusion(searcher.classifiers, LINEAR._replace(depth=2), {})
+  assert fused_heads(searcher).depth == 2
+  assert fused_heads(searcher, depth=2).depth == 2
+  assert head_searchers(searcher).searchers[2].depth == 2  # pyright: ignore[reportAttributeAccessIssue]
+  assert capsys.readouterr().err == ""
+  assert fused_heads(searcher, depth=3).depth == 3
+  assert "warning: FUSION_DEPTH=3, and the fusion was fitted with 2" in capsys.readouterr().err
+  with pytest.raises(UserError, match="FUSION_DEPTH=0: expected a whole number"):
+    fused_heads(searcher, depth=0)
+
+
 def test_an_approximate_index_is_in_the_name(searcher):
   save_fusion(searcher.classifiers, LINEAR, {})
   approximate = searcher._replace(dense=searcher.dense._replace(name="faiss_hnsw"))
@@ -103,7 +118,7 @@ def test_an_approximate_index_is_in_the_name(searcher):
 def test_mistakes(tmp_path, searcher, data):
   with pytest.raises(UserError, match="no fusion was fitted for these classifiers"):
     head_searchers(searcher)
-  with pytest.raises(UserError, match="fused: depth is 0; it must be at least 1"):
+  with pytest.raises(UserError, match="FUSION_DEPTH=0: expected a whole number of at least 1"):
     FusedHeads(searcher, LINEAR, depth=0).search(data, k=1)
   (tmp_path / "other").mkdir()
   other = labelled(tmp_path / "other", [[0], [1]], 5)

@@ -80,9 +80,9 @@ def test_depth_is_the_questions_asked_at_most():
 def test_mistakes():
   pytest.importorskip("sklearn")
   features, targets, ones = _random(10), np.arange(10) < 5, np.ones(10)
-  with pytest.raises(UserError, match="fit_tree: max_depth is 0; expected at least 1"):
+  with pytest.raises(UserError, match="TREE_DEPTH=0: expected a whole number of at least 1"):
     fit_tree(features, targets, ones, max_depth=0)
-  with pytest.raises(UserError, match="fit_tree: beta is -1; expected at least 0"):
+  with pytest.raises(UserError, match="FUSION_BETA=-1: expected a number of at least 0"):
     fit_tree(features, targets, ones, beta=-1)
   with pytest.raises(UserError, match="0 of 10 candidates are labels"):
     fit_tree(features, targets & False, ones)

@@ -158,7 +158,7 @@ def test_points_that_the_training_saw_are_warned_of(launch, data, model, tmp_pat
     (("--gin.FUSION_SPLIT=test",), "FUSION_SPLIT=test: a fusion that has seen the labels of the test points"),
     (("--gin.HELD_OUT=0.0",), "toy_titles has no split 'held_out'; its splits: train, test. Hold training"),
     (("--gin_file=searchers/bm25.gin",), "SEARCHER: bm25 has no classifiers to fuse with its embeddings"),
-    (("--gin.FUSION_DEPTH=0",), "FusionOptions: depth is 0"),
+    (("--gin.FUSION_DEPTH=0",), "FUSION_DEPTH=0: expected a whole number of at least 1"),
   ],
 )
 def test_mistakes(launch, data, model, flags, said):

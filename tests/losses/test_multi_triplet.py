@@ -148,7 +148,7 @@ def test_zero_embeddings_have_a_finite_loss_and_gradient():
     ({"margin": math.nan}, "margin is nan; expected 0 or more"),
     ({"num_positives": 0}, r"num_positives is 0; expected 1 or more .*\(HARDEST_POSITIVES\)"),
     ({"num_negatives": 0}, r"num_negatives is 0; expected 1 or more .*\(HARDEST_NEGATIVES\)"),
-    ({"num_negatives": 2.5}, r"num_negatives is 2\.5; expected 1 or more .*whole number"),
+    ({"num_negatives": True}, r"num_negatives is True; expected 1 or more .*whole number"),
   ],
 )
 def test_options_out_of_range(options, message):

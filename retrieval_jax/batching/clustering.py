@@ -51,20 +51,26 @@ def balanced_clusters(
 
   Cost: 200,000 rows of 384 into 4,096 clusters take 4 CPU seconds, and 0.2 GB; near linear in rows.
 
-  Raises: UserError for fewer rows than clusters, no cluster, a negative seed, and rows that are zero or not finite.
+  Raises: UserError for fewer rows than clusters, no cluster, a seed outside 0..2**64-1, embeddings that are no rows, and
+    rows that are zero or not finite.
 
   Source: Dahiya et al., NGAME (WSDM 2023), Algorithm 1, for what it is used for.
 
   Example: `balanced_clusters(np.eye(4)[[0, 1, 0, 1]], num_clusters=2, seed=0)` is `[0, 1, 0, 1]` or `[1, 0, 1, 0]`.
   """
-  count = len(embeddings)
+  shape = np.shape(embeddings)
+  if len(shape) != 2:
+    raise UserError(
+      f"balanced_clusters: got embeddings of shape {shape}; expected rows of components, (rows, dimensions)."
+    )
+  count = shape[0]
   if not 1 <= num_clusters <= count:
     raise UserError(
       f"balanced_clusters: got {num_clusters} clusters for {count} rows; a cluster has at least one row. Ask for 1 to "
       f"{count} clusters."
     )
-  if seed < 0:
-    raise UserError(f"balanced_clusters: got seed {seed}; expected a whole number from 0 on.")
+  if not 0 <= seed < 2**64:
+    raise UserError(f"balanced_clusters: got seed {seed}; expected a whole number from 0 to below 2**64.")
   rows = HostRows.of(embeddings) if mesh is None else ShardedRows(embeddings, mesh)
   rng = np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
   order, sizes = _clustered(rows, num_clusters, rng)

@@ -87,7 +87,13 @@ def _all(folder: pathlib.Path, names: Sequence[str]) -> list[pathlib.Path]:
 
 
 def _first(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path | None:
-  return next(iter(_all(folder, names)), None)
+  """Returns the file of the first name that is there; JSON files go before text files."""
+  found = next(filter(None, (_all(folder, [name]) for name in names)), [])
+  if len(found) > 1:
+    raise UserError(
+      f"{folder}: {' and '.join(file.name for file in found)} are the same file twice. Keep one."
+    )
+  return found[0] if found else None
 
 
 def _only(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path | None:

@@ -1,6 +1,7 @@
 """Balanced clusters: sizes, exactness on threads and devices, refusals, and that they beat halving at random points."""
 
 import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -193,7 +194,8 @@ def test_memory_mapped(rows, clusters, tmp_path):
   [
     ([1.0, 2.0], 4, 0, "got 4 clusters for 3 rows.*1 to 3"),
     ([1.0, 2.0], 0, 0, "got 0 clusters"),
-    ([1.0, 2.0], 2, -1, "seed -1"),
+    ([1.0, 2.0], 2, -1, "seed -1; expected a whole number from 0 to below 2"),
+    ([1.0, 2.0], 2, 2**70, r"seed 1180591620717411303424; expected a whole number from 0 to below 2\*\*64"),
     ([1.0, np.nan], 2, 0, "row 2 of the embeddings is not finite"),
     ([np.inf, 1.0], 2, 0, "row 2 of the embeddings is not finite"),
     ([0.0, 0.0], 2, 0, "row 2 of the embeddings is zero: it was never written"),
@@ -203,6 +205,17 @@ def test_refusals(row, num, seed, words):
   rows = np.array([[1.0, 0.0], [0.0, 1.0], row])
   with pytest.raises(UserError, match=words):
     balanced_clusters(rows, num_clusters=num, seed=seed)
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (2, 2, 2)])
+def test_rows_are_vectors(shape):
+  with pytest.raises(UserError) as found:
+    inspect.unwrap(balanced_clusters)(
+      np.ones(shape), num_clusters=2, seed=0
+    )  # without the tests' check of types
+  assert str(found.value) == (
+    f"balanced_clusters: got embeddings of shape {shape}; expected rows of components, (rows, dimensions)."
+  )
 
 
 def test_a_mesh_refuses_a_cold_bank_too(rows):

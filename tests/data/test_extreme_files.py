@@ -189,6 +189,9 @@ def test_json_files_go_before_text_files(tmp_path: pathlib.Path):
   (("Y.txt", "trn_X.txt"), "trn_X.txt is there without trn_X_Y.txt, which says what labels its points have"),
   (("lbl.json", "trn.json", "filter_labels_train.txt", "trn_filter_labels.txt"),
    "filter_labels_train.txt and trn_filter_labels.txt are the same filter. Keep one."),
+  (("lbl.json", "lbl.json.gz", "trn.json"), "lbl.json and lbl.json.gz are the same file twice. Keep one."),
+  (("lbl.json", "trn.json.gz", "trn.json.zst"), "trn.json.gz and trn.json.zst are the same file twice. Keep one."),
+  (("Y.txt", "trn_X.txt", "trn_X_Y.txt", "trn_X_Y.txt.gz"), "trn_X_Y.txt and trn_X_Y.txt.gz are the same file twice"),
 ])  # fmt: skip
 def test_a_folder_that_is_refused(tmp_path: pathlib.Path, names: tuple[str, ...], message: str):
   for name in names:

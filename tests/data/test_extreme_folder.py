@@ -275,7 +275,7 @@ def test_propensities_whose_weights_could_not_be_counted(toy: pathlib.Path, wron
 )
 def test_titles_alone_by_the_folders_name(tmp_path: pathlib.Path, name: str, titles: bool, caplog):
   assert is_titles(name) == titles
-  folder = write_json(tmp_path / name)
+  folder = write_json(tmp_path / name, ending="")
   write(folder / "lbl.json", ['{"title": "Cats", "content": "They purr."}'] * 4)
   write(folder / "tst.json", ['{"title": " Dogs ", "content": "Bark. ", "target_ind": [1]}'])
   texts = ("Cats", "Dogs") if titles else ("Cats They purr.", "Dogs Bark.")

@@ -123,6 +123,7 @@ class ClassifierRecipe(NamedTuple):
     """Returns in words what is trained on what, and the bytes that it needs. keep: checkpoints that are kept."""
     num_labels, devices = data.passages.num_rows, self.partitioner.mesh.devices.size
     weights, state = bytes_needed(num_labels, self.embed_dim, self.optimizer)
+    result = 4 * num_labels * self.embed_dim
     points = 4 * data.queries.num_rows * self.embed_dim
     slots = (
       f", with {len(self.optimizer.slots)} slots of the optimizer {_size(state)}" if state > weights else ""
@@ -132,9 +133,9 @@ class ClassifierRecipe(NamedTuple):
       f"encoder: {self.dense.checkpoint}, frozen",
       f"{data.name}/{data.split}: {data.num_examples:,} points with {labels.mean():.2f} labels on average (at most "
       f"{labels.max()}), {num_labels:,} labels",
-      f"classifiers: {num_labels:,} x {self.embed_dim} float32 = {_size(weights)}{slots}; "
-      f"{_size(-(-state // devices))} on each of {devices} {jax.devices()[0].platform} devices",
-      f"disk: embeddings {_size(points + weights)}, {keep + 1} checkpoints of {_size(state)}, the result {_size(weights)}",
+      f"classifiers: {num_labels:,} x {self.embed_dim} float32 = {_size(result)}; in training padded to "
+      f"{padded_rows(num_labels):,} rows, {_size(weights)}{slots}; {_size(-(-state // devices))} on each of {devices} {jax.devices()[0].platform} devices",
+      f"disk: embeddings {_size(points + result)}, {keep + 1} checkpoints of {_size(state)}, the result {_size(result)}",
       self._describe_batch(data, plan),
     ]
     return "\n".join(lines)

@@ -2,21 +2,24 @@
 
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import jax
 
 from retrieval_jax.classifier_searcher import ClassifierSearcher
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.task_source import Source
+from retrieval_jax.encoder_points import warn_if_encoder_saw
 from retrieval_jax.errors import UserError
 from retrieval_jax.fusion_file import kind_of, save_fusion
 from retrieval_jax.fusion_fit import FusionFit, Gain, fit_fusion
 from retrieval_jax.fusion_model import Fit
 from retrieval_jax.fusion_options import DEFAULTS, FusionOptions
-from retrieval_jax.fusion_split import warn_if_seen
+from retrieval_jax.fusion_split import check_training_points, training_points, warn_if_seen
 from retrieval_jax.reporting import table
 from retrieval_jax.searchers import Searcher
+
+FEW_POINTS: Final = 100  # fewer are remarked on
 
 
 def fuse(
@@ -35,9 +38,10 @@ def fuse(
   numbers are cross-validated: each half of the points is measured with a model of the other half. on_start is ignored:
   the JSON is the record.
 
-  training: the points that the classifiers were trained on, to warn if they are others than those trained on then.
+  training: the points that encoder and classifiers were trained on, to warn if they are others than those trained on then.
 
-  Raises: UserError for a searcher without classifiers, and for what `fit_fusion` refuses; then nothing is written.
+  Raises: UserError for a searcher without classifiers, points of the training where a fusion of other points is there, and
+  for what `fit_fusion` refuses; then nothing is written.
   """
   del on_start
   if not isinstance(searcher, ClassifierSearcher):
@@ -45,8 +49,12 @@ def fuse(
       f"SEARCHER: {searcher.name} has no classifiers to fuse with its embeddings. Leave searchers/ out; this program "
       "searches with the checkpoint and the classifiers of MODEL_DIR."
     )
-  if training is not None and jax.process_index() == 0:
-    warn_if_seen(searcher.classifiers, training)
+  options.check()
+  check_training_points(searcher.classifiers, data.split)
+  if training is not None:
+    warn_if_encoder_saw(searcher.dense, training.name, training.split, lambda: training_points(training))
+    if jax.process_index() == 0:
+      warn_if_seen(searcher.classifiers, training)
   found = fit_fusion(searcher, data, fit, options)
   if jax.process_index() == 0:
     path = save_fusion(searcher.classifiers, found.fitted, _record(searcher, data, options, found))
@@ -92,8 +100,14 @@ def _print(searcher: ClassifierSearcher, data: RetrievalData, found: FusionFit, 
   )
   for metric, gain in found.gains.items():
     print(_verdict(metric, gain))
+  if found.points < FEW_POINTS:
+    print(
+      f"remark: {found.points} points are few: another draw of them may give another fusion and another verdict. Hold more "
+      "points out, some thousands where there are so many."
+    )
   print(
-    f"wrote {path}; measure all heads with python -m retrieval_jax.eval --gin_file=searchers/heads.gin",
+    f"wrote {path}; measure all heads: python -m retrieval_jax.eval --gin_file=searchers/heads.gin "
+    f"--gin.MODEL_DIR={path.parents[2]} and the data flags of this run",
     flush=True,
   )
 

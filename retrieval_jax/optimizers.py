@@ -150,7 +150,7 @@ def linear(*, peak: float, total_steps: int, warmup_steps: int = 0) -> Schedule:
   if not 0 <= warmup_steps < total_steps:
     raise UserError(
       f"linear: warmup_steps is {warmup_steps} and total_steps is {total_steps}; the warm-up must be shorter than "
-      "the run. Lower WARMUP_STEPS or raise TRAIN_STEPS."
+      f"the run. Lower WARMUP_STEPS={warmup_steps} or raise TRAIN_STEPS={total_steps}."
     )
 
   def at(step: ArrayLike) -> Array:

@@ -176,6 +176,8 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
   return {
     **model_manifest(recipe.retriever),
     "task": data.name,
+    "split": data.split,
+    "points": data.num_examples,
     "task_fingerprint": data.fingerprint,
     "batcher": described(recipe.batcher),
     "batch_size": recipe.batcher.batch_size,

@@ -20,6 +20,7 @@ from retrieval_jax.classifier_step import Step, jit_classifier_step, make_classi
 from retrieval_jax.classifiers import FOLDER, classifier_manifest, save_classifiers, saved_steps, step_folder
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.embeddings import Layout
+from retrieval_jax.encoder_points import warn_if_encoder_saw
 from retrieval_jax.errors import UserError
 from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.parameter_digest import parameter_digest
@@ -83,6 +84,7 @@ def train_classifiers(
   data = recipe.load()
   plan = recipe.plan(data, seed)
   first = jax.process_index() == 0
+  warn_if_encoder_saw(recipe.dense, data.name, data.split, lambda: data.num_examples)
   if first:
     print(recipe.describe(data, plan, keep=checkpoints.keep_latest), flush=True)
   if dry_run:
@@ -120,7 +122,8 @@ def train_classifiers(
     result = write(state, done)
   if first:
     print(
-      f"{result} is written; evaluate it: python -m retrieval_jax.eval --gin_file=searchers/classifiers.gin",
+      f"{result} is written; evaluate it: python -m retrieval_jax.eval --gin_file=searchers/classifiers.gin "
+      f"--gin.MODEL_DIR={model_dir} and the data flags of this run",
       flush=True,
     )
   return result

@@ -5,7 +5,9 @@ from retrieval_jax.classifiers import LabelClassifiers
 from retrieval_jax.data import features
 from retrieval_jax.data.file_sources import BeirFolder
 from retrieval_jax.errors import UserError
-from retrieval_jax.fusion_split import fitting_source, warn_if_seen
+from retrieval_jax.fusion_file import FittedFusion, save_fusion
+from retrieval_jax.fusion_split import check_training_points, fitting_source, warn_if_seen
+from retrieval_jax.linear_fusion import LinearFusion
 from tests.data.toy_source import ListSource
 
 PAIRS = [features.pair(f"q{i}", "a", f"p{i}", "b") for i in range(3)]
@@ -28,12 +30,26 @@ def test_a_source_that_is_a_dataclass(tmp_path):
   assert fitting_source(source, split="dev") == BeirFolder(str(tmp_path), "dev")
 
 
-def test_train_is_warned_of(capsys):
+def test_train_is_warned_of_and_replaces_no_fusion_of_other_points(tmp_path, capsys):
   assert fitting_source(SOURCE, split="train").split == "train"
+  found = _classifiers(tmp_path)
+  check_training_points(found, "held_out")
+  assert capsys.readouterr().err == ""
+  fitted = FittedFusion(LinearFusion(np.ones(3), 0.0), np.zeros(1, np.float32))
+  check_training_points(found, "train")
+  save_fusion(found, fitted, {"split": "train"})
+  check_training_points(found, "train")
+  said = capsys.readouterr().err
   assert (
-    "warning: FUSION_SPLIT=train: the classifiers were trained to give these very labels"
-    in capsys.readouterr().err
+    said.count("warning: FUSION_SPLIT=train: the classifiers were trained to give these very labels") == 2
   )
+  save_fusion(found, fitted, {"split": "held_out"})
+  check_training_points(found, "held_out")
+  with pytest.raises(UserError, match=r"fusion\.npz was fitted on the split 'held_out'.*or delete that file"):
+    check_training_points(found, "train")
+  (tmp_path / "fusion.json").unlink()
+  with pytest.raises(UserError, match="was fitted on the split 'unknown'"):
+    check_training_points(found, "train")
 
 
 def test_test_is_refused():

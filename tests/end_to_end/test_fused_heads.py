@@ -152,10 +152,32 @@ def test_points_that_the_training_saw_are_warned_of(launch, data, model, tmp_pat
   assert "warning: the classifiers were trained on" in capsys.readouterr().err
 
 
+def test_points_that_only_the_encoder_saw_are_warned_of(launch, data, model, tmp_path, capsys):
+  folder = tmp_path / "run"
+  shutil.copytree(model, folder)
+  shutil.rmtree(folder / "classifiers")
+  plan = ("--gin.TRAIN_STEPS=2", "--gin.WARMUP_STEPS=1", "--gin.BATCH_SIZE=16", f"--gin.MODEL_DIR={folder}")
+  said = (
+    f"warning: the encoder {folder / f'checkpoint_{STEPS}'} was trained on other data than the training split"
+  )
+  capsys.readouterr()
+  launch("train_classifiers", *data, *plan, "--gin.DRY_RUN=True")
+  assert "warning: the encoder" not in capsys.readouterr().err
+  launch("train_classifiers", *data, "--gin.HELD_OUT=0.5", *plan)
+  assert said in capsys.readouterr().err
+  launch("fuse", *data, "--gin.HELD_OUT=0.5", f"--gin.MODEL_DIR={folder}")
+  found = capsys.readouterr()
+  assert said in found.err
+  assert "the classifiers were trained on" not in found.err
+  assert " points are few: another draw of them may give another fusion" in found.out
+  assert f"--gin.MODEL_DIR={folder} and the data flags of this run" in found.out
+
+
 @pytest.mark.parametrize(
   "flags, said",
   [
     (("--gin.FUSION_SPLIT=test",), "FUSION_SPLIT=test: a fusion that has seen the labels of the test points"),
+    (("--gin.FUSION_SPLIT=train",), "fusion.npz was fitted on the split 'held_out'"),
     (("--gin.HELD_OUT=0.0",), "toy_titles has no split 'held_out'; its splits: train, test. Hold training"),
     (("--gin_file=searchers/bm25.gin",), "SEARCHER: bm25 has no classifiers to fuse with its embeddings"),
     (("--gin.FUSION_DEPTH=0",), "FUSION_DEPTH=0: expected a whole number of at least 1"),

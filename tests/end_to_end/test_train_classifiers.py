@@ -98,10 +98,14 @@ def test_it_says_what_it_needs_before_it_starts(trained):
   said = (trained / "said.txt").read_text(encoding="utf-8")
   assert f"encoder: {trained / 'checkpoint_2'}, frozen" in said
   assert "32 points with 2.00 labels on average (at most 2), 32 labels" in said
-  # 768 rows of 64 floats: 196,608 bytes, and as much for each moment.
+  # 32 rows of 64 floats are 8,192 bytes; 768 rows 196,608 bytes, and as much for each moment.
   assert (
-    "classifiers: 32 x 64 float32 = 196.6 kB, with 2 slots of the optimizer 589.8 kB; 589.8 kB on each of 1 cpu"
-    in said
+    "classifiers: 32 x 64 float32 = 8.2 kB; in training padded to 768 rows, 196.6 kB, with 2 slots of the optimizer "
+    "589.8 kB; 589.8 kB on each of 1 cpu" in said
+  )
+  assert "disk: embeddings 16.4 kB, 5 checkpoints of 589.8 kB, the result 8.2 kB" in said
+  assert (
+    f"--gin_file=searchers/classifiers.gin --gin.MODEL_DIR={trained} and the data flags of this run" in said
   )
   assert said.index("classifiers: 32 x 64") < said.index("steps: 0 -> 8")
   log = (trained / "classifiers" / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
@@ -345,7 +349,10 @@ def test_a_loss_of_losses_with_hard_negatives(launch, data, encoder, tmp_path):
     ("--gin.POINT_DROPOUT=1.5", "POINT_DROPOUT=1.5: expected 0 or more and less than 1"),
     ("--gin.CHECKPOINT_PERIOD=0", "CHECKPOINT_PERIOD=0: expected a whole number of at least 1"),
     ("--gin.RESULT_PERIOD=0", "RESULT_PERIOD=0: expected a whole number of at least 1"),
-    ("--gin.WARMUP_STEPS=8", "warmup_steps is 8 and total_steps is 8; the warm-up must be shorter"),
+    (
+      "--gin.WARMUP_STEPS=8",
+      "the warm-up must be shorter than the run. Lower WARMUP_STEPS=8 or raise TRAIN_STEPS=8",
+    ),
     ("--gin.HARDEST_POSITIVES=0", r"num_positives is 0; .*\(HARDEST_POSITIVES\)"),
     ("--gin.HARDEST_NEGATIVES=0", r"num_negatives is 0; .*\(HARDEST_NEGATIVES\)"),
     ("--gin.MARGIN=-1.0", r"margin is -1\.0; expected 0 or more"),

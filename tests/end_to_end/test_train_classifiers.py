@@ -342,6 +342,14 @@ def test_a_loss_of_losses_with_hard_negatives(launch, data, encoder, tmp_path):
   assert np.abs(load_classifiers(folder, 2).weights[:] - load_classifiers(folder).weights[:]).max() > 0
 
 
+def test_classifiers_that_overflowed_are_no_result(launch, data, encoder, tmp_path):
+  folder = tmp_path / "run"
+  shutil.copytree(encoder, folder)
+  with pytest.raises(UserError, match=r"the classifier of passage 'p\d+' .*lower LEARNING_RATE"):
+    launch("train_classifiers", *data, *PLAN, "--gin.LEARNING_RATE=1e38", at(folder))
+  assert not list((folder / "classifiers").glob("step_*"))
+
+
 @pytest.mark.parametrize(
   "flag, message",
   [

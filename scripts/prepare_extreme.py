@@ -110,12 +110,13 @@ def _validate(options: argparse.Namespace) -> None:
   from retrieval_jax.data.extreme_files import extreme_files
   from retrieval_jax.data.extreme_report import extreme_report, memory_needed
   from retrieval_jax.data.extreme_rows import TextRule, check_encoding
-  from retrieval_jax.paths import atomic_write, resolve
+  from retrieval_jax.paths import atomic_write, output_file, resolve
 
   check_encoding(options.encoding)
   for name in ("dim", "length"):
     if getattr(options, name) < 1:
       raise UserError(f"--{name} {getattr(options, name)}: expected a whole number of at least 1.")
+  written = options.json and output_file(options.json, "--json")
   name = resolve(options.folder).resolve().name
   titles_only = is_titles(name) if options.titles_only is None else options.titles_only
   report = extreme_report(
@@ -130,8 +131,8 @@ def _validate(options: argparse.Namespace) -> None:
   needed = memory_needed(report, dim=options.dim, length=options.length)
   for what, number in needed.items():
     print(f"  {what}: {_bytes(number)}")
-  if options.json:
-    with atomic_write(options.json) as file:
+  if written:
+    with atomic_write(written) as file:
       json.dump(report | {"bytes": needed}, file, indent=2)
       file.write("\n")
 

@@ -33,6 +33,9 @@ DIM = 384
 SIZE = 49  # rows a cluster: 4,096 clusters of 200,000 rows
 BATCH = 1600
 BLOCK = 8192
+# Rows without which a part has nothing to measure: two rows in each of 4,096 clusters, the largest clusters of hardness no
+# larger than a batch, and 64 clusters of a quarter of the rows.
+LEAST = {"table": 8192, "hardness": 67_209, "growth": 256}
 
 
 def write_mixture(path: pathlib.Path, count: int) -> None:
@@ -249,9 +252,22 @@ def plot(path: str, counts: list[int], seconds: list[float], mb: list[float]) ->
   print(f"wrote {path}")
 
 
+def _wrong(flags: argparse.Namespace) -> str:
+  """Returns what is wrong with the flags, or nothing."""
+  if flags.only:
+    return "" if flags.rows and flags.clusters else "--only needs --rows and --clusters."
+  if flags.threads < 1:
+    return f"--threads {flags.threads}: expected a whole number of at least 1."
+  parts = flags.parts or list(LEAST)
+  least = max(LEAST[part] for part in parts)
+  if flags.count < least:
+    return f"--count {flags.count}: expected at least {least:,} rows for {', '.join(parts)}."
+  return ""
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-  parser.add_argument("--parts", nargs="+", choices=["table", "hardness", "growth"])
+  parser.add_argument("--parts", nargs="+", choices=list(LEAST))
   parser.add_argument(
     "--count", type=int, default=200_000, help="rows of the table; growth goes to four times as many"
   )
@@ -261,10 +277,13 @@ def main() -> None:
   parser.add_argument("--rows", type=pathlib.Path)
   parser.add_argument("--clusters", type=int)
   flags = parser.parse_args()
+  wrong = _wrong(flags)
+  if wrong:
+    parser.error(wrong)
   if flags.only:
     measure(flags.only, flags.rows, flags.clusters)
     return
-  parts = flags.parts or ["table", "hardness", "growth"]
+  parts = flags.parts or list(LEAST)
   met = {}
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)

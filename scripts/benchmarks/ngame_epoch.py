@@ -31,6 +31,7 @@ from retrieval_jax.data.extreme import ExtremeFolder
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.vocabularies import WordPiece
 from retrieval_jax.encoding import Encoder
+from retrieval_jax.errors import UserError
 from retrieval_jax.losses.triplet import triplet
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import dual_encoder
@@ -208,7 +209,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("folder", help="a data set in the LF layout")
   parser.add_argument("--rounds", type=int, default=12, help="steps of each kind")
   flags = parser.parse_args(argv)
-  return 0 if measure(flags.folder, flags.rounds) else 1
+  try:
+    if flags.rounds < 1:
+      raise UserError(f"--rounds {flags.rounds}: expected a whole number of at least 1.")
+    return 0 if measure(flags.folder, flags.rounds) else 1
+  except UserError as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

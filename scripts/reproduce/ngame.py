@@ -198,22 +198,55 @@ def num_points(data: pathlib.Path) -> int:
   )
 
 
+def check(flags: argparse.Namespace) -> None:
+  """Raises UserError for flags with which nothing could be run."""
+  from retrieval_jax.data.extreme_files import PREFIXES, extreme_files
+  from retrieval_jax.errors import UserError
+
+  for name in ("epochs", "seeds"):
+    if getattr(flags, name) < 1:
+      raise UserError(f"--{name} {getattr(flags, name)}: expected a whole number of at least 1.")
+  if not 0 < flags.learning_rate < float("inf"):
+    raise UserError(f"--learning_rate {flags.learning_rate}: expected a number above 0.")
+  points = extreme_files(flags.data).points
+  for split, prefix in PREFIXES.items():
+    if split not in points:
+      raise UserError(f"{flags.data}: no points to {split} with, {prefix}.json or {prefix}_X.txt.")
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   shared = os.environ.get("RETRIEVAL_JAX_DATA")
   parser.add_argument(
-    "--data", type=pathlib.Path, default=shared and pathlib.Path(shared) / "xc_yso_titles_small"
+    "--data",
+    type=pathlib.Path,
+    default=shared and pathlib.Path(shared) / "xc_yso_titles_small",
+    help="a folder in the LF layout; default xc_yso_titles_small in RETRIEVAL_JAX_DATA",
   )
-  parser.add_argument("--run", type=pathlib.Path, default=pathlib.Path("runs/ngame"))
-  parser.add_argument("--epochs", type=int, default=2)
-  parser.add_argument("--seeds", type=int, default=1)
-  parser.add_argument("--learning_rate", type=float, default=2e-4)
-  parser.add_argument("--all_layers", action="store_true")
+  parser.add_argument(
+    "--run",
+    type=pathlib.Path,
+    default=pathlib.Path("runs/ngame"),
+    help="the folder of all models and results; default runs/ngame",
+  )
+  parser.add_argument("--epochs", type=int, default=2, help="of each training; default 2")
+  parser.add_argument(
+    "--seeds", type=int, default=1, help="trainings of each rival, with the seeds 0, 1, ...; default 1"
+  )
+  parser.add_argument("--learning_rate", type=float, default=2e-4, help="of each training; default 2e-4")
+  parser.add_argument(
+    "--all_layers", action="store_true", help="train all layers and the token table, not the upper half alone"
+  )
   flags = parser.parse_args()
   if flags.data is None:
     parser.error(
       "--data: name a folder in the LF layout, or set RETRIEVAL_JAX_DATA to the folder of xc_yso_titles_small"
     )
+  try:
+    check(flags)
+  except ValueError as error:  # a UserError
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
   start = time.monotonic()
   data = flags.data.absolute()
   settings = Settings(

@@ -320,6 +320,8 @@ def test_validate_prints_what_is_counted(main, counted: pathlib.Path, tmp_path: 
   ("filter_labels_test.txt", "0 9\n", [], "filter_labels_test.txt:1: the label 9; expected 0..4"),
   ("Y.txt", "a\nb\n", [], "trn_X_Y.txt:1: says 5 labels, but Y.txt has 2"),
   ("x", "", ["--encoding", "utf-16"], "encoding='utf-16': expected 'utf-8', 'latin-1'"),
+  ("x", "", ["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json: there is no folder /nonexistent. Make it first"),
+  ("x", "", ["--json", "/tmp"], "--json /tmp: a folder is there; expected the name of a file."),
   ("x", "", ["--dim", "0"], "--dim 0: expected a whole number of at least 1"),
 ])  # fmt: skip
 def test_validate_stops_at_what_cannot_be_read(
@@ -327,9 +329,10 @@ def test_validate_stops_at_what_cannot_be_read(
 ):
   (counted / name).write_text(content)
   assert main(["validate", str(counted), *flags]) == 2
-  error = capsys.readouterr().err
-  assert "error: " in error
-  assert message in error
+  shown = capsys.readouterr()
+  assert "error: " in shown.err
+  assert message in shown.err
+  assert shown.out == ""
 
 
 def test_yso_titles_have_their_self_pairs_in_the_filter(data_dir: pathlib.Path):

@@ -9,6 +9,9 @@ CACHE = ROOT / ".cache" / "jax"
 os.environ.setdefault("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
   os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
+# XLA's CPU client has as many threads as cores or devices. The 8 participants of a collective take 8 of them, and one that any
+# other work holds then keeps the eighth waiting for ever (seen on 2 cores: "only 7 of them arrived on time").
+os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

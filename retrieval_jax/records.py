@@ -15,6 +15,21 @@ AnyArray = Array | np.ndarray
 Tokens = Int[AnyArray, "b l"] | Mapping[str, Int[AnyArray, "b _"]]
 
 
+class Marginals(NamedTuple):
+  """How the gravity of gramian.py weighs the two sides of each example, whose query and own passage the data draw with the
+  probabilities w_x and w_y: it is to weigh them with rho_x and rho_y, two distributions over the queries and passages.
+
+  mass: rho / w, the importance weight of a drawn row; its mean over the draws is 1, and it is 1 throughout where the
+    gravity follows the data. share: rho, the part of the row in the whole Gramian; all different rows' shares sum to 1.
+  Padding has zeros.
+  """
+
+  query_mass: Float[AnyArray, "q"]
+  passage_mass: Float[AnyArray, "q"]
+  query_share: Float[AnyArray, "q"]
+  passage_share: Float[AnyArray, "q"]
+
+
 class Batch(NamedTuple):
   """One global batch. Passages: the q positives first (row i belongs to query i), then hard negatives, row-major.
 
@@ -34,6 +49,9 @@ class Batch(NamedTuple):
   teacher_scores: Float[AnyArray, "q p"] | None = None  # -inf: the teacher did not score the pair
   # False: the example's negatives are its own hard negatives, and it is none of others. None: all are True.
   in_batch: Bool[AnyArray, "q"] | None = None
+  marginals: Marginals | None = None  # of a gravity (losses/gramian.py)
+  # Examples of a draw of its own, for a loss that estimates something from examples other than those it learns from.
+  estimation: "Batch | None" = None
 
 
 class EmbeddedBatch(NamedTuple):
@@ -48,11 +66,12 @@ class EmbeddedBatch(NamedTuple):
   targets: Float[AnyArray, "q"] | None = None
   teacher_scores: Float[AnyArray, "q p"] | None = None
   in_batch: Bool[AnyArray, "q"] | None = None
+  marginals: Marginals | None = None
 
   @classmethod
   def of(cls, batch: Batch, query: AnyArray, passage: AnyArray) -> "EmbeddedBatch":
     """Returns `batch` with its tokens replaced by the embeddings `query` [q, d] and `passage` [p, d]."""
-    return cls(query, passage, *batch[2:])
+    return cls(query, passage, *batch[2 : len(cls._fields)])
 
 
 class LossOutput(NamedTuple):

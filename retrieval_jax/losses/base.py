@@ -29,6 +29,16 @@ class LossApply(Protocol):
   ) -> tuple[LossOutput, PyTree[Array]]: ...
 
 
+@runtime_checkable
+class LossBefore(Protocol):
+  def __call__(self, state: PyTree[Array], estimation: EmbeddedBatch | None) -> PyTree[Array]: ...
+
+
+@runtime_checkable
+class LossAfter(Protocol):
+  def __call__(self, state: PyTree[Array]) -> PyTree[Array]: ...
+
+
 class Loss(NamedTuple):
   """One component.
 
@@ -37,12 +47,19 @@ class Loss(NamedTuple):
     mean over the queries whose weight is not 0, and 0 (with finite gradients) when all weights are 0.
   requires: the optional EmbeddedBatch fields it reads; checked before anything compiles.
   target_range: lowest and highest target that it can take, of a loss that requires them; checked likewise.
+  before, after: what a loss with a state does once a training step, whatever the number of microbatches that `apply` sees:
+    `before` them with the step's estimation batch, embedded without dropout (None unless the loss requires "estimation"),
+    and `after` them. None: nothing.
+  state_axes: state -> its logical axes, a tuple of names (sharding.py) for each array; None: every device holds it whole.
   """
 
   init: LossInit
   apply: LossApply
   requires: frozenset[str] = frozenset()
   target_range: tuple[float, float] | None = None
+  before: LossBefore | None = None
+  after: LossAfter | None = None
+  state_axes: Callable[[PyTree], PyTree] | None = None
 
 
 def stateless(

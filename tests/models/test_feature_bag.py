@@ -45,6 +45,43 @@ def test_padding_and_order_change_nothing_and_an_empty_bag_is_zero():
   assert_allclose(apply({"id": np.array([[1]]), "ngrams": np.array([[0, 0]])}), [[2 - 10.0]])
 
 
+def test_tokens_are_cut_into_bags():
+  tower = TOWER.clone(columns=(1, 3))
+  apply = lambda inputs: tower.apply({"params": params_by_hand()}, inputs, train=False)  # noqa: E731
+  tokens = np.array([[1, 1, 2, 0], [0, 0, 4, 0]])
+  bags = tower.bags(tokens)
+  assert {name: ids.tolist() for name, ids in bags.items()} == {
+    "id": [[1], [0]],
+    "ngrams": [[1, 2, 0], [0, 4, 0]],
+  }
+  assert_allclose(apply(tokens), apply(bags))
+  assert_allclose(apply(tokens)[0], [2 * 3 + 0 - 10])  # by hand above
+  # Length buckets cut columns of padding off, down to those of the first feature, and append some.
+  assert_allclose(apply(tokens[:, :3]), apply(tokens))
+  assert_allclose(apply(np.pad(tokens, ((0, 0), (0, 12)))), apply(tokens))
+  assert_allclose(apply(np.array([[1]])), apply({"id": np.array([[1]]), "ngrams": np.array([[0]])}))
+
+
+def test_tables_and_their_start():
+  small = TOWER.clone(features=(("id", 2000), ("ngrams", 2000)), init_std={"id": 0.005})
+  params = nn.unbox(
+    jax.jit(small.init, static_argnames="train")(jax.random.key(0), small.example(), train=False)
+  )["params"]
+  assert small.table_paths == {
+    "id": ("token_embedder", "id", "embedding"),
+    "ngrams": ("token_embedder", "ngrams", "embedding"),
+  }
+  for name, std in (("id", 0.005), ("ngrams", 0.1)):
+    table = params
+    for part in small.table_paths[name]:
+      table = table[part]
+    assert table.shape == (2000, 2)
+    assert_allclose(np.std(table), std, rtol=0.1)
+  # How a table starts is no part of what a model computes: training goes on with another one.
+  computed = dual_encoder(TOWER, sharing="ade_ste").computation()
+  assert dual_encoder(TOWER.clone(init_std={"id": 0.005}), sharing="ade_ste").computation() == computed
+
+
 def test_the_paper_s_pair_shares_the_tables_alone():
   model = dual_encoder(FeatureBagTower(FEATURES, embed_dim=50), sharing="ade_ste")
   tree = jax.eval_shape(model.init, jax.random.key(0))
@@ -67,8 +104,9 @@ def test_gradients_reach_only_the_rows_in_the_bags():
 
 
 def test_lists_from_a_configuration_do():
-  tower = FeatureBagTower([("id", 4)], embed_dim=2, hidden_dims=[3])
-  assert hash(tower) == hash(FeatureBagTower((("id", 4),), embed_dim=2, hidden_dims=(3,)))
+  tower = FeatureBagTower([("id", 4)], embed_dim=2, hidden_dims=[3], columns=[1], init_std={"id": 0.01})
+  same = FeatureBagTower((("id", 4),), embed_dim=2, hidden_dims=(3,), columns=(1,), init_std=(("id", 0.01),))
+  assert hash(tower) == hash(same)
 
 
 def test_bad_input_is_named():
@@ -76,5 +114,11 @@ def test_bad_input_is_named():
     TOWER.apply({"params": params_by_hand()}, {"id": np.array([[1]])}, train=False)
   with pytest.raises(UserError, match="at least one feature and one hidden layer"):
     FeatureBagTower((), embed_dim=2)
+  with pytest.raises(UserError, match=r"at least one column for each of its 2 features, got columns=\(1,\)"):
+    FeatureBagTower(FEATURES, embed_dim=2, columns=(1,))
+  with pytest.raises(UserError, match=r"init_std 'ids': 0.1; expected a feature, one of id, ngrams.*'id'"):
+    FeatureBagTower(FEATURES, embed_dim=2, init_std={"ids": 0.1})
+  with pytest.raises(UserError, match="does not know whose their columns are"):
+    TOWER.apply({"params": params_by_hand()}, np.array([[1, 2]]), train=False)
   with pytest.raises(UserError, match="a feature-bag tower has not: set SHARING = 'ade_ste'"):
     dual_encoder(TOWER, sharing="ade_spl")

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from retrieval_jax.batching.shuffled import shuffled
 from retrieval_jax.data import dataset
+from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.base import Loss
@@ -40,10 +41,19 @@ class EvalLoss(NamedTuple):
       raise UserError(f"EVAL_LOSS_BATCHES={self.batches!r}: expected a whole number of at least 1.")
 
   def batches_of(
-    self, inputs: TextInputs, batch_size: int, *, seed: int, hard_negatives: int = 0
+    self,
+    inputs: TextInputs,
+    batch_size: int,
+    *,
+    seed: int,
+    hard_negatives: int = 0,
+    prepare: Callable[[RetrievalData], RetrievalData] = lambda data: data,
   ) -> list[Callable[[], Batch]]:
-    """Returns the batches, each made when it is called; with hard negatives where the data have some."""
-    data = dataset.load(self.source, inputs)
+    """Returns the batches, each made when it is called; with hard negatives where the data have some.
+
+    prepare: makes the data's examples what the training's are (ExampleOptions.of).
+    """
+    data = prepare(dataset.load(self.source, inputs))
     per_query = 0 if data.negatives is None else hard_negatives
     batcher = shuffled(batch_size)
     plan = batcher.plan(num_examples=data.num_examples, seed=seed)

@@ -19,7 +19,8 @@ def cut(batch: Batch, count: int, *, shards: int = 1) -> Batch:
   moves. Passages go with their queries: first the microbatch's positives, then its hard negatives, row-major, as a
   Batch wants them. teacher_scores keep the microbatch's own passages alone.
 
-  count must divide the q / shards queries of a shard (StepOptions.check).
+  count must divide the q / shards queries of a shard (StepOptions.check). The estimation batch is not cut: the train step
+  has used it by then.
 
   Example: `cut(batch, 2).query_rows` is `[[0, 1], [2, 3]]` for the rows 0 to 3, and `cut(batch, 2, shards=2)` makes it
   `[[0, 2], [1, 3]]`.
@@ -50,6 +51,7 @@ def cut(batch: Batch, count: int, *, shards: int = 1) -> Batch:
     targets=optional(queries, batch.targets),
     teacher_scores=optional(scores, batch.teacher_scores),
     in_batch=optional(queries, batch.in_batch),
+    marginals=jax.tree.map(queries, batch.marginals),
   )
 
 

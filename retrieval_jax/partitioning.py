@@ -123,13 +123,13 @@ class Partitioner(NamedTuple):
 
     return jax.tree_util.tree_map_with_path(one, abstract, logical_axes)
 
-  def check_batch_size(self, batch_size: int) -> None:
-    """Raises UserError unless every data shard gets the same number of rows."""
+  def check_batch_size(self, batch_size: int, macro: str = "BATCH_SIZE") -> None:
+    """Raises UserError, naming the macro, unless every data shard gets the same number of rows."""
     if batch_size % self.data_size:
       below = batch_size // self.data_size * self.data_size
       valid = [size for size in (below, below + self.data_size) if size > 0]
       raise UserError(
-        f"BATCH_SIZE={batch_size} is not divisible by the {self.data_size} data shards of the mesh "
+        f"{macro}={batch_size} is not divisible by the {self.data_size} data shards of the mesh "
         f"{dict(self.mesh.shape)}. Nearest valid values: {' or '.join(map(str, valid))}."
       )
 

@@ -18,6 +18,7 @@ from retrieval_jax.data.mixture import MixtureSource
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.eval_loss import EvalLoss
+from retrieval_jax.example_options import ExampleOptions
 from retrieval_jax.freezing import freeze
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.negative_options import NegativeOptions
@@ -42,6 +43,7 @@ class Recipe(NamedTuple):
   step: in how many chunks and microbatches a step is computed, and how many steps may be not finite.
   evaluators, eval_loss: what is measured at every checkpoint, and every eval_period steps if that is given.
   clusters: where a batcher that clusters the examples takes their embeddings from.
+  examples: what an example is, and what a loss that estimates something draws besides.
   """
 
   retriever: Retriever
@@ -58,6 +60,7 @@ class Recipe(NamedTuple):
   eval_loss: EvalLoss | None = None
   eval_period: int | None = None
   clusters: ClusterOptions = ClusterOptions()
+  examples: ExampleOptions = ExampleOptions()
 
   def evaluates_at(self, step: int) -> bool:
     """Returns whether the evaluators run after `step` steps although no checkpoint is saved there."""
@@ -183,6 +186,8 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     "batch_size": recipe.batcher.batch_size,
     "microbatches": recipe.step.microbatches,
     "hard_negatives": recipe.negatives.per_query,
+    "examples": recipe.examples.kind,
+    "marginals": list(recipe.examples.marginals),
     "seed": seed,
   }
 
@@ -194,6 +199,16 @@ def described(batcher: Batcher) -> str:
   return f"{type(batcher).__name__}({', '.join(settings)})"
 
 
+# What checkpoints meant before there were any of these.
+_BEFORE: Mapping[str, object] = {
+  "batcher": "Shuffled()",
+  "microbatches": 1,
+  "hard_negatives": 0,
+  "examples": "queries",
+  "marginals": ["frequency", "frequency"],
+}
+
+
 def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
   """Raises UserError where going on would be another model than the folder's; says what else is not as it was."""
   if saved.get("inputs") != now["inputs"]:
@@ -202,9 +217,8 @@ def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping
       "Resume with the same, or start in another MODEL_DIR."
     )
   check_computation(folder, saved, now)
-  # What checkpoints meant before there were any of these.
-  saved = {"microbatches": 1, "hard_negatives": 0, "batcher": "Shuffled()", **saved}
-  for name in ("task", "task_fingerprint", "batcher", "batch_size", "microbatches", "hard_negatives", "seed"):
+  saved = {**_BEFORE, **saved}
+  for name in ("task", "task_fingerprint", "batch_size", *_BEFORE, "seed"):
     if saved.get(name) != now[name]:
       what = (
         " (the data's files or settings, such as HELD_OUT, are others)" if name == "task_fingerprint" else ""

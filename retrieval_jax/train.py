@@ -73,6 +73,10 @@ def train(
     hard_negatives=recipe.negatives.path,
   )
   recipe.negatives.check(data)
+  data = recipe.examples.of(data, recipe.loss)
+  partitioner.check_batch_size(
+    recipe.examples.estimation_size(recipe.loss, recipe.batcher.batch_size), "ESTIMATION_BATCH_SIZE"
+  )
   batches = TrainingBatches(recipe, data, plan_of(recipe, data, seed), seed=seed)
   make_step = make_step_with_queries if batches.has_bank else make_train_step
   step_of_parts = make_step(
@@ -191,7 +195,7 @@ def _start(
   """Returns (state, step): the newest checkpoint's, or the initial one with the pretrained weights."""
   create, rng = state_creator(recipe, data), jax.random.key(seed)
   abstract = jax.eval_shape(lambda: create(rng, None))
-  shardings = state_shardings(abstract, recipe.retriever.model, partitioner)
+  shardings = state_shardings(abstract, recipe.retriever.model, partitioner, recipe.loss)
   restored = saved.restore_newest(abstract_with(abstract, shardings))
   if restored is not None:
     return restored

@@ -44,8 +44,11 @@ def initial_state(
   return TrainState(jnp.zeros((), jnp.int32), params, loss_state, transform.init(params))
 
 
-def state_shardings(abstract: TrainState, model: TowerPair, partitioner: Partitioner) -> TrainState:
-  """Returns a TrainState of NamedShardings: parameters by their logical axes, optimizer slots like their parameter.
+def state_shardings(
+  abstract: TrainState, model: TowerPair, partitioner: Partitioner, loss: Loss | None = None
+) -> TrainState:
+  """Returns a TrainState of NamedShardings: parameters by their logical axes, optimizer slots like their parameter, the
+  loss's state by its state_axes.
 
   A slot of another shape than its parameter (Adafactor's row and column factors) and everything else is replicated.
   """
@@ -73,9 +76,15 @@ def state_shardings(abstract: TrainState, model: TowerPair, partitioner: Partiti
   return TrainState(
     step=replicated,  # pyright: ignore[reportArgumentType]  (a tree of shardings in the shape of the state)
     params=params,
-    loss_state=jax.tree.map(lambda _: replicated, abstract.loss_state),
+    loss_state=_loss_state_shardings(abstract.loss_state, loss, partitioner),
     opt_state=opt_state,
   )
+
+
+def _loss_state_shardings(abstract: PyTree, loss: Loss | None, partitioner: Partitioner) -> PyTree:
+  if loss is None or loss.state_axes is None:
+    return jax.tree.map(lambda _: partitioner.replicated, abstract)
+  return partitioner.shardings(abstract, loss.state_axes(abstract))
 
 
 def abstract_with(abstract: PyTree, shardings: PyTree) -> PyTree[jax.ShapeDtypeStruct]:

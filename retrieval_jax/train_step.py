@@ -42,6 +42,8 @@ def make_train_step(
   not finite leaves parameters, optimizer and loss state as they were. Without, it leaves NaN in the new state on
   purpose. Either way the metrics say so, and the train loop looks at them before anything is saved (step_guard.py).
   metrics: loss, grad_norm, the loss's own, and with options.hardness how alike the queries are, all float32 scalars.
+  A loss's `before` and `after` run once a step, around all its microbatches. An estimation batch is embedded as evaluation
+  embeds, without dropout, gradient or chunks: one forward pass of it more.
   Cost: one forward and backward of both towers over the global batch, and with chunks one more forward; under a data
   mesh XLA gathers the embeddings (q*d and p*d floats) once per side and reduces the gradient once.
   """
@@ -122,18 +124,33 @@ def _make_step(
     )
     return pull(gradient)[0], output, loss_state, queries
 
-  def step(state: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
-    rng = jax.random.fold_in(jax.random.key(seed), state.step)
+  def prepared(state: TrainState, batch: Batch) -> tuple[TrainState, Batch]:
+    """Returns the state after the loss's `before`, and the batch without what that alone reads."""
+    estimation, rest = batch.estimation, batch._replace(estimation=None)
+    if loss.before is None:
+      return state, rest
+    embedded = None
+    if estimation is not None:
+      query = model.encode_queries(state.params["model"], estimation.query_tokens)
+      passage = model.encode_passages(state.params["model"], estimation.passage_tokens)
+      embedded = EmbeddedBatch.of(estimation, query, passage)
+    return state.replace(loss_state=loss.before(state.loss_state, embedded)), rest
+
+  def step(old: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
+    rng = jax.random.fold_in(jax.random.key(seed), old.step)
+    state, batch = prepared(old, batch)
     if in_pieces:
       gradient, output, loss_state, queries = gradient_in_pieces(state, batch, rng)
     else:
       gradient, output, loss_state, queries = gradient_of(state.params, state.loss_state, batch, rng)
+    if loss.after is not None:
+      loss_state = loss.after(loss_state)
     updates, opt_state = transform.update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics = {"loss": output.loss, "grad_norm": _scalar(optax.tree.norm(gradient)), **output.metrics}
     new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
     if options.max_nonfinite_steps:
-      new = _if_finite(metrics, new, state.replace(step=new.step))
+      new = _if_finite(metrics, new, old.replace(step=new.step))
     return new, (metrics, queries)
 
   return step

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from retrieval_jax import batch_artefacts
 from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, cluster_state, step_of
-from retrieval_jax.batching.base import Plan
+from retrieval_jax.batching.base import Batcher, Plan
+from retrieval_jax.batching.shuffled import shuffled
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.hard_negatives import HardNegatives
@@ -28,6 +29,7 @@ from retrieval_jax.records import Batch
 from retrieval_jax.searchers import DenseSearcher
 from retrieval_jax.train_state import TrainState
 
+OTHER_SEED = 2**32  # beyond all SEEDs: the estimation batches of no training are the batches of another
 CLUSTERS, NEGATIVES, BANK = "clusters", "negatives", "bank"
 SECONDS = "refresh_seconds"
 
@@ -57,9 +59,14 @@ class TrainingBatches:
         "several processes cannot encode or cluster together yet: set CLUSTER_EMBEDDINGS='bank' and CLUSTER_ON_DEVICES=False, "
         "and mine hard negatives between trainings (python -m retrieval_jax.mine) instead of NEGATIVE_REFRESH."
       )
+    if data.chosen is not None and recipe.negatives.refresh is not None:
+      raise UserError(
+        "NEGATIVE_REFRESH mines for queries, and TRAIN_EXAMPLES='pairs'. Leave TRAIN_EXAMPLES='queries', or NEGATIVE_REFRESH=None."
+      )
     self._recipe, self._data, self.plan, self._seed = recipe, data, plan, seed
     self.bank: EmbeddingBank | None = None
     self._queries: Array | None = None
+    self._estimation = _estimation(recipe, data, seed)
     self._in_force: dict[str, str | None] = {CLUSTERS: None, NEGATIVES: None}
 
   @property
@@ -70,13 +77,18 @@ class TrainingBatches:
   def make(self, step: int) -> Batch:
     """Returns the batch of a step (numpy)."""
     batcher, plan = self._recipe.batcher, self.plan
-    return dataset.make_batch(
+    batch = dataset.make_batch(
       self._data,
       batcher.rows(plan, step),
       seed=self._seed,
       epoch=batcher.epochs(plan, step),
       hard_negatives=self._recipe.negatives.per_query,
     )
+    if self._estimation is None:
+      return batch
+    other, plan = self._estimation
+    rows, epochs = other.rows(plan, step), other.epochs(plan, step)
+    return batch._replace(estimation=dataset.make_batch(self._data, rows, seed=plan.seed, epoch=epochs))
 
   def describe(self, total_steps: int) -> list[str]:
     """Returns the lines to print at the start: where clusters come from, and the bytes that takes; none for other batches."""
@@ -275,6 +287,20 @@ class TrainingBatches:
   def _say(self, message: str) -> None:
     if jax.process_index() == 0:
       tqdm.write(message)
+
+
+def _estimation(recipe: Recipe, data: RetrievalData, seed: int) -> tuple[Batcher, Plan] | None:
+  """Returns how a loss's estimation batches are drawn: random ones, whatever the batcher, in an order of their own."""
+  size = recipe.examples.estimation_size(recipe.loss, recipe.batcher.batch_size)
+  if not size:
+    return None
+  if data.tasks:
+    raise UserError(
+      "the loss draws a second batch for its estimate, and the training data are a mixture. Train on one task, or choose a loss "
+      "that estimates from the batch itself, such as --gin_file=losses/sogram.gin."
+    )
+  batcher = shuffled(size)
+  return batcher, batcher.plan(num_examples=data.num_examples, seed=seed + OTHER_SEED)
 
 
 class _SomeRows(NamedTuple):

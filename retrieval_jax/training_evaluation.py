@@ -25,7 +25,11 @@ def make_evaluation(recipe: Recipe, partitioner: Partitioner, folder: pathlib.Pa
   if recipe.eval_loss is not None:
     loss_step = make_loss_step(recipe.retriever.model, recipe.loss, partitioner)
     batches = recipe.eval_loss.batches_of(
-      recipe.inputs, recipe.batcher.batch_size, seed=seed, hard_negatives=recipe.negatives.per_query
+      recipe.inputs,
+      recipe.batcher.batch_size,
+      seed=seed,
+      hard_negatives=recipe.negatives.per_query,
+      prepare=lambda data: recipe.examples.of(data, recipe.loss),
     )
 
   def evaluate(state: TrainState, step: int) -> Mapping[str, float]:

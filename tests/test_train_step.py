@@ -13,6 +13,7 @@ from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import partitioner
 from retrieval_jax.records import Batch
+from retrieval_jax.step_options import StepOptions
 from retrieval_jax.train_state import initial_state, state_shardings
 from retrieval_jax.train_step import make_train_step
 
@@ -73,3 +74,61 @@ def test_metrics_are_float32_scalars():
   _, metrics = step(state, part.put_batch(batch()))
   assert {"loss", "grad_norm", "accuracy", "negatives", "temperature"} <= metrics.keys()
   assert all(value.shape == () and value.dtype == jnp.float32 for value in metrics.values())
+
+
+def counting_loss():
+  """A loss whose state counts what it was asked: {before, rows of the estimation batch, applied, after}."""
+  plain = in_batch.samtone(temperature=0.1)
+
+  def init(rng, *, embed_dim, data):
+    params, _ = plain.init(rng, embed_dim=embed_dim, data=data)
+    return params, dict.fromkeys(("after", "applied", "before", "norm"), jnp.zeros(()))
+
+  def before(state, estimation):
+    norm = jnp.zeros(()) if estimation is None else jnp.sum(estimation.query**2)
+    return {**state, "before": state["before"] + 1, "norm": norm}
+
+  def apply(params, state, embedded, *, rng, train):
+    output, _ = plain.apply(params, {}, embedded, rng=rng, train=train)
+    return output, {**state, "applied": state["applied"] + 1}
+
+  return plain._replace(init=init, apply=apply, before=before, after=lambda s: {**s, "after": s["after"] + 1})
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_a_loss_acts_once_before_and_after_all_microbatches(microbatches):
+  loss, part, towers = counting_loss(), partitioner(num_partitions=8), model(0.5)
+  transform = optimizers.adamw(1e-3).transform
+
+  def create():
+    return initial_state(jax.random.key(0), towers, loss, transform, data=DataSizes(8, 8))
+
+  shardings = state_shardings(jax.eval_shape(create), towers, part, loss)
+  state = jax.jit(create, out_shardings=shardings)()
+  params = jax.tree.map(jnp.copy, state.params["model"])
+  options = StepOptions(microbatches=microbatches)
+  step = part.jit_step(make_train_step(towers, loss, transform, seed=0, options=options), shardings)
+  estimation = batch(4)
+  state, _ = step(state, part.put_batch(batch()._replace(estimation=estimation)))
+  counted = {name: float(value) for name, value in state.loss_state.items() if name != "norm"}
+  assert counted == {"before": 1, "applied": microbatches, "after": 1}
+  # The estimation batch goes through the towers as they were, without dropout.
+  expected = jnp.sum(towers.encode_queries(params, estimation.query_tokens) ** 2)
+  np.testing.assert_allclose(state.loss_state["norm"], expected, rtol=1e-5)
+
+
+def test_a_losss_state_is_split_by_its_axes():
+  plain = in_batch.samtone(temperature=0.1)
+  state = {"cache": jnp.zeros((16, 4)), "sum": jnp.zeros((4, 4))}
+  loss = plain._replace(
+    init=lambda rng, *, embed_dim, data: ({}, state),
+    state_axes=lambda state: {"cache": ("batch", None), "sum": (None, None)},
+  )
+  part, towers = partitioner(num_partitions=2), model()
+  transform = optimizers.adamw(1e-3).transform
+  abstract = jax.eval_shape(
+    lambda: initial_state(jax.random.key(0), towers, loss, transform, data=DataSizes(8, 8))
+  )
+  found = state_shardings(abstract, towers, part, loss).loss_state
+  assert found["cache"].shard_shape((16, 4)) == (4, 4)
+  assert found["sum"].is_fully_replicated

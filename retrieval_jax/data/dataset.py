@@ -13,6 +13,7 @@ from retrieval_jax.data.features import TaskInfo
 from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.data.known_positives import KnownPositives
 from retrieval_jax.data.label_counts import LabelCounts, label_counts
+from retrieval_jax.data.marginal_tables import MarginalTables
 from retrieval_jax.data.negatives_file import load_negatives_file
 from retrieval_jax.data.pair_table import pair_table
 from retrieval_jax.data.relevance import Relevance
@@ -38,6 +39,9 @@ class RetrievalData(NamedTuple):
   tasks: of a mixture (mixture.py), whose examples they follow; empty for a single task.
   filtered: query row -> passage rows that are no results (TextTask.filter_pairs), each of grade 1; None: there are none.
   label_counts: how many training points each passage row has, of a task that declares propensities.
+  chosen: of examples that are pairs (pair_examples.py), the place of each one's passage among its query's positives; None:
+    one of the query's positives is drawn in each epoch.
+  marginals: how a gravity weighs the rows (marginals.py), if the training's loss asks.
   """
 
   name: str
@@ -55,10 +59,12 @@ class RetrievalData(NamedTuple):
   tasks: Sequence[TaskPart] = ()
   filtered: Relevance | None = None
   label_counts: LabelCounts | None = None
+  chosen: Int[np.ndarray, "e"] | None = None
+  marginals: MarginalTables | None = None
 
   @property
   def num_examples(self) -> int:
-    """The number of queries that can be trained on."""
+    """The number of queries, or of pairs, that can be trained on."""
     return len(self.examples)
 
   @property
@@ -176,11 +182,11 @@ def make_batch(
 
   The positive of a query that has several is drawn by a pure function of (seed, epoch, query row): the same in
   every batch of an epoch, whatever the batch size and the number of processes, and another one in the next. epoch: of
-  all, or of each example (Batcher.epochs).
+  all, or of each example (Batcher.epochs). An example that is a pair (data.chosen) has its own passage in every epoch.
   Rows and positives are identities (TokenStore.identity), so that equal texts carry the same number. data.filtered stands
   among the positives, because it must not act as a negative; what is drawn is a positive, filtered or not.
   targets are the grades of the drawn pairs, 0 for padding; teacher_scores are there if the data have some, in_batch if
-  a task of the data is without in-batch negatives.
+  a task of the data is without in-batch negatives, marginals if data has some.
   hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves
   places empty: row -1, tokens 0, which a loss does not count.
 
@@ -191,7 +197,10 @@ def make_batch(
     raise IndexError(f"indices {indices.min()}..{indices.max()}; expected -1 or 0..{data.num_examples - 1}.")
   query_rows = np.where(indices >= 0, data.examples[np.maximum(indices, 0)], -1)
   positives = data.relevance.positives(query_rows)
-  choice = _draw(positives, query_rows, seed=seed, epoch=epoch)
+  if data.chosen is None:
+    choice = _draw(positives, query_rows, seed=seed, epoch=epoch)
+  else:
+    choice = np.where(indices >= 0, data.chosen[np.maximum(indices, 0)], 0)
   passage_rows = np.take_along_axis(positives, choice[:, None], axis=1)[:, 0]
   if hard_negatives:
     drawn = _hard_negatives(data, query_rows, hard_negatives, seed=seed, epoch=epoch)
@@ -208,6 +217,7 @@ def make_batch(
     targets=_grades(data.relevance, query_rows, choice),
     teacher_scores=None if scores is None else scores.gather(queries, passages),
     in_batch=in_batch_rows(data.tasks, indices),
+    marginals=None if data.marginals is None else data.marginals.gather(queries, passages[: len(queries)]),
   )
 
 

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates: AdamW and Adafactor as optax transformations, T5X's schedules by T5X's names."""
+"""Optimizers and learning rates: the usual ones as optax transformations, T5X's schedules by T5X's names."""
 
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.per_layer import per_layer
+from retrieval_jax.sparse_optimizers import SparseOptimizer
 
 Schedule = optax.Schedule  # step -> float32 rate
 
@@ -18,10 +19,13 @@ class Optimizer(NamedTuple):
 
   The transformation counts its own steps from 0, so `learning_rate(step)` is its rate as long as the optimizer
   state began with step 0.
+  tables: what trains the model's tables instead, in the rows that a batch touches alone (table_updates.py); None: the
+  transformation trains them as it trains everything.
   """
 
   transform: optax.GradientTransformation
   learning_rate: Schedule
+  tables: SparseOptimizer | None = None
 
 
 class _Numbers(NamedTuple):
@@ -201,11 +205,7 @@ def adamw(
   """
   rate = _as_schedule(learning_rate)
   adam = optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=_decays)
-  if clip_norm is None:
-    return Optimizer(adam, rate)
-  if not clip_norm > 0:
-    raise UserError(f"adamw: clip_norm is {clip_norm}; give a norm above 0, or None for no clipping.")
-  return Optimizer(optax.chain(optax.clip_by_global_norm(clip_norm), adam), rate)
+  return Optimizer(_clipped("adamw", adam, clip_norm), rate)
 
 
 def adafactor(
@@ -238,3 +238,67 @@ def adafactor(
     weight_decay_rate=weight_decay_rate,
   )
   return Optimizer(per_layer(transform), rate)
+
+
+def sgd(
+  learning_rate: float | Schedule, *, momentum: float | None = None, clip_norm: float | None = None
+) -> Optimizer:
+  """Returns gradient descent: w <- w - lr g, or w <- w - lr m of m <- momentum m + g.
+
+  clip_norm, if given, first scales the gradients of all parameters together down to that L2 norm.
+
+  Raises: UserError for a learning rate or clip_norm that is not above 0, or a momentum outside [0, 1).
+
+  Example: `sgd(schedule("constant * linear_warmup", base_learning_rate=0.03, warmup_steps=100))`.
+  """
+  rate = _as_schedule(learning_rate)
+  if momentum is not None and not 0 <= momentum < 1:
+    raise UserError(f"sgd: momentum is {momentum}; expected 0 or more and less than 1, or None.")
+  return Optimizer(_clipped("sgd", optax.sgd(rate, momentum), clip_norm), rate)
+
+
+def adagrad(
+  learning_rate: float | Schedule,
+  *,
+  initial_accumulator: float = 0.1,
+  eps: float = 1e-7,
+  clip_norm: float | None = None,
+) -> Optimizer:
+  """Returns Adagrad (Duchi et al., 2011): a <- a + g^2, w <- w - lr g / sqrt(a + eps), with optax's defaults.
+
+  Every step passes over every parameter. For large tables of which a batch touches few rows, `with_tables` and
+  `sparse_adagrad` do the same in these rows alone.
+
+  Raises: UserError for a learning rate or clip_norm that is not above 0, an initial_accumulator below 0, or an eps that is
+    not above 0.
+
+  Example: `adagrad(0.1)`.
+  """
+  rate = _as_schedule(learning_rate)
+  if not initial_accumulator >= 0:
+    raise UserError(f"adagrad: initial_accumulator is {initial_accumulator}; it must be 0 or more.")
+  if not eps > 0:
+    raise UserError(f"adagrad: eps is {eps}; it must be above 0.")
+  transform = optax.adagrad(rate, initial_accumulator_value=initial_accumulator, eps=eps)
+  return Optimizer(_clipped("adagrad", transform, clip_norm), rate)
+
+
+def with_tables(rest: Optimizer, tables: SparseOptimizer) -> Optimizer:
+  """Returns the optimizer that trains the model's tables with `tables`, in the rows that a batch touches, and everything
+  else with `rest`, whose options (clip_norm, weight decay) so leave the tables out.
+
+  A step then costs what the batch's rows cost, whatever the size of the tables. For feature-bag towers.
+
+  Example: `with_tables(sgd(0.03), sparse_adagrad(schedule("constant", base_learning_rate=0.1)))`.
+  """
+  return rest._replace(tables=tables)
+
+
+def _clipped(
+  name: str, transform: optax.GradientTransformation, clip_norm: float | None
+) -> optax.GradientTransformation:
+  if clip_norm is None:
+    return transform
+  if not clip_norm > 0:
+    raise UserError(f"{name}: clip_norm is {clip_norm}; give a norm above 0, or None for no clipping.")
+  return optax.chain(optax.clip_by_global_norm(clip_norm), transform)

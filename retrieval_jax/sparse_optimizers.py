@@ -4,16 +4,18 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.optimizers import Schedule
 
+Schedule = optax.Schedule  # steps done before -> float32 rate
 Slots = Mapping[str, Array]  # name -> [c, d] beside the weights, or [u, d] of the touched rows
 
 
 class SparseOptimizer(NamedTuple):
-  """slots: the names of the arrays [c, d] that it keeps beside the weights, zeros at first; a checkpoint has them.
+  """slots: the names of the arrays [c, d] that it keeps beside the weights, filled with `start` at first; a checkpoint has
+  them.
 
   update: (gradient [u d], the slots' rows [u d], the number of steps done before) -> (what is added to the rows, the slots'
     new rows). It sees the touched rows alone.
@@ -23,24 +25,27 @@ class SparseOptimizer(NamedTuple):
   slots: tuple[str, ...]
   update: Callable[[Array, Slots, Array], tuple[Array, Slots]]
   learning_rate: Schedule
+  start: float = 0.0
 
   def init(self, weights: Float[Array, "c d"]) -> dict[str, Array]:
     """Returns the slots at the start."""
-    return {name: jnp.zeros_like(weights) for name in self.slots}
+    return {name: jnp.full_like(weights, self.start) for name in self.slots}
 
 
 class Touched(NamedTuple):
-  """The rows that a batch touches: their numbers, different from each other and ascending, what stood in them, and the
-  gradient there. A number beyond the last row is padding: nothing is written for it."""
+  """The rows that a batch touches: their numbers, different from each other, what stood in them, and the gradient there. A
+  number beyond the last row is padding: nothing is written for it."""
 
   rows: Int[Array, "u"]
   weights: Float[Array, "u d"]
   gradient: Float[Array, "u d"]
 
 
-def rows_of(matrix: Float[Array, "c d"], rows: Int[Array, "u"]) -> Float[Array, "u d"]:
-  """Returns the given rows; one beyond the last is zeros."""
-  return matrix.at[rows].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
+def rows_of(
+  matrix: Float[Array, "c d"], rows: Int[Array, "u"], *, ascending: bool = True
+) -> Float[Array, "u d"]:
+  """Returns the given rows, different from each other; one beyond the last is zeros. ascending: whether they are."""
+  return matrix.at[rows].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=ascending)
 
 
 def apply_sparse(
@@ -49,17 +54,21 @@ def apply_sparse(
   slots: Slots,
   touched: Touched,
   step: Int[Array, ""],
+  *,
+  ascending: bool = True,
 ) -> tuple[Float[Array, "c d"], Slots]:
   """Returns the weights and slots after a step. O(u d) time; in place where the arguments are donated.
 
+  ascending: whether the touched rows' numbers are, which some devices write faster.
+
   Example: `apply_sparse(sparse_sgd(rate), weights, {}, Touched(rows, weights[rows], gradient), step)`.
   """
-  change, new = optimizer.update(
-    touched.gradient, {name: rows_of(slots[name], touched.rows) for name in optimizer.slots}, step
-  )
+  rows = touched.rows
+  old = {name: rows_of(slots[name], rows, ascending=ascending) for name in optimizer.slots}
+  change, new = optimizer.update(touched.gradient, old, step)
 
   def written(matrix: Float[Array, "c d"], values: Float[Array, "u d"]) -> Float[Array, "c d"]:
-    return matrix.at[touched.rows].set(values, mode="drop", unique_indices=True, indices_are_sorted=True)
+    return matrix.at[rows].set(values, mode="drop", unique_indices=True, indices_are_sorted=ascending)
 
   return written(weights, touched.weights + change), {
     name: written(slots[name], new[name]) for name in optimizer.slots
@@ -117,3 +126,33 @@ def sparse_sgd(learning_rate: Schedule) -> SparseOptimizer:
     return -jnp.asarray(learning_rate(step)) * gradient, slots
 
   return SparseOptimizer((), update, learning_rate)
+
+
+def sparse_adagrad(
+  learning_rate: Schedule, *, initial_accumulator: float = 0.0, eps: float = 1e-10
+) -> SparseOptimizer:
+  """Returns Adagrad on the touched rows, with one accumulator for each number (Duchi et al., 2011):
+
+    a <- a + g^2      w <- w - lr g / (sqrt(a) + eps)
+
+  A row without a gradient is one that Adagrad leaves alone, so this is Adagrad of the whole matrix, exactly. A row's first
+  step is lr long in every number, whatever its gradient, unless initial_accumulator holds it back; rows that many batches
+  touch then slow down by themselves, rare ones do not.
+  Memory: one array as large as the weights.
+
+  Raises: UserError for an initial_accumulator below 0, or eps that is not above 0.
+
+  Source: torch.optim.Adagrad's definition, with its defaults.
+
+  Example: `sparse_adagrad(schedule("constant", base_learning_rate=0.1))`.
+  """
+  if not initial_accumulator >= 0:
+    raise UserError(f"sparse_adagrad: initial_accumulator is {initial_accumulator}; it must be 0 or more.")
+  if not eps > 0:
+    raise UserError(f"sparse_adagrad: eps is {eps}; it must be above 0.")
+
+  def update(gradient: Array, slots: Slots, step: Array) -> tuple[Array, Slots]:
+    a = slots["accumulator"] + gradient * gradient
+    return -jnp.asarray(learning_rate(step)) * gradient / (jnp.sqrt(a) + eps), {"accumulator": a}
+
+  return SparseOptimizer(("accumulator",), update, learning_rate, float(initial_accumulator))

@@ -13,6 +13,7 @@ from retrieval_jax.models.layer_stack import stacked, unstacked
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.records import EmbeddedBatch
+from retrieval_jax.sparse_optimizers import sparse_adagrad
 
 T5X_SCHEDULES = {
   "linear_decay_w1000_df1e-4": optimizers.schedule(
@@ -134,16 +135,73 @@ def test_optimizer_tells_the_rate_it_uses():
     np.testing.assert_allclose(update, [-rate], rtol=1e-4)
 
 
-@pytest.mark.parametrize("make", [optimizers.adamw, optimizers.adafactor])
+@pytest.mark.parametrize("make", [optimizers.adamw, optimizers.adafactor, optimizers.sgd, optimizers.adagrad])
 @pytest.mark.parametrize("rate", [0, -1e-3, float("nan")])
 def test_learning_rate_must_be_positive(make, rate):
   with pytest.raises(UserError, match=r"learning_rate is .*; it must be above 0"):
     make(rate)
 
 
-def test_adamw_clip_norm_must_be_positive():
-  with pytest.raises(UserError, match="clip_norm is 0"):
-    optimizers.adamw(1e-3, clip_norm=0)
+@pytest.mark.parametrize("name", ["adamw", "sgd", "adagrad"])
+def test_clip_norm_must_be_positive(name):
+  with pytest.raises(UserError, match=f"{name}: clip_norm is 0"):
+    getattr(optimizers, name)(1e-3, clip_norm=0)
+
+
+def test_sgd_by_hand():
+  """Warm-up over 2 steps to 0.5, momentum 0.5: the rates 0 (1e-8), 0.25, 0.5 on the momenta 1, 1.5, 1.75."""
+  rate = optimizers.schedule("constant * linear_warmup", base_learning_rate=0.5, warmup_steps=2)
+  transform = optimizers.sgd(rate, momentum=0.5).transform
+  params = {"w": jnp.asarray([4.0])}
+  state, found = transform.init(params), []
+  for _ in range(3):
+    updates, state = transform.update({"w": jnp.ones(1)}, state, params)
+    params = optax.apply_updates(params, updates)
+    found.append(float(params["w"][0]))
+  np.testing.assert_allclose(found, [4, 4 - 0.25 * 1.5, 4 - 0.25 * 1.5 - 0.5 * 1.75], rtol=1e-6)
+
+
+def test_sgd_and_adagrad_clip_the_global_norm():
+  gradients = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}  # norm 5
+  zeros = jax.tree.map(jnp.zeros_like, gradients)
+  after = _one_step(optimizers.sgd(0.1, clip_norm=1.0), zeros, gradients)
+  np.testing.assert_allclose([after["a"][0], after["b"][0]], [-0.1 * 0.6, -0.1 * 0.8], rtol=1e-6)
+  after = _one_step(optimizers.adagrad(0.1, initial_accumulator=0.5, clip_norm=1.0), zeros, gradients)
+  np.testing.assert_allclose(after["a"], [-0.1 * 0.6 / np.sqrt(0.5 + 0.6**2)], rtol=1e-5)
+
+
+def test_adagrad_by_hand():
+  params = jnp.asarray([1.0, 1.0])
+  transform = optimizers.adagrad(0.1, initial_accumulator=0.25).transform
+  state = transform.init(params)
+  for gradient in ([2.0, 0.0], [1.0, 0.0]):
+    updates, state = transform.update(jnp.asarray(gradient), state, params)
+    params = optax.apply_updates(params, updates)
+  expected = 1 - 0.1 * 2 / np.sqrt(0.25 + 4) - 0.1 * 1 / np.sqrt(0.25 + 4 + 1)
+  np.testing.assert_allclose(params, [expected, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda: optimizers.sgd(0.1, momentum=1.0), r"sgd: momentum is 1\.0; expected 0 or more and less than 1"),
+    (lambda: optimizers.adagrad(0.1, initial_accumulator=-1), "adagrad: initial_accumulator is -1"),
+    (lambda: optimizers.adagrad(0.1, eps=0), "adagrad: eps is 0; it must be above 0"),
+  ],
+)
+def test_numbers_that_cannot_be(make, message):
+  with pytest.raises(UserError, match=message):
+    make()
+
+
+def test_an_optimizer_with_tables_keeps_the_rest_s_rate():
+  tables = sparse_adagrad(lambda step: jnp.full((), 0.1))
+  rest = optimizers.sgd(0.03)
+  both = optimizers.with_tables(rest, tables)
+  assert both.transform is rest.transform
+  assert both.tables is tables
+  assert rest.tables is None
+  np.testing.assert_allclose(both.learning_rate(0), 0.03)
 
 
 def _paths(npz, prefix):

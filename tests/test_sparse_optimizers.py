@@ -5,7 +5,14 @@ import pytest
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.optimizers import linear
-from retrieval_jax.sparse_optimizers import Touched, apply_sparse, rows_of, sparse_adam, sparse_sgd
+from retrieval_jax.sparse_optimizers import (
+  Touched,
+  apply_sparse,
+  rows_of,
+  sparse_adagrad,
+  sparse_adam,
+  sparse_sgd,
+)
 
 C, D = 12, 4
 BATCHES = ([0, 3, 5], [3, 4, 11], [1, 3, 5])  # rows 2, 6 .. 10 are never touched
@@ -76,7 +83,62 @@ def test_sgd_by_hand(weights):
   assert slots == {}
 
 
-@pytest.mark.parametrize("optimizer", [sparse_adam(rate), sparse_sgd(rate)], ids=["adam", "sgd"])
+@pytest.mark.parametrize("start", [0.0, 0.25])
+def test_adagrad_by_hand(weights, start):
+  got, slots = run(sparse_adagrad(rate, initial_accumulator=start), weights)
+  w, a = np.array(weights, np.float64), np.full((C, D), start)
+  for lr, rows, g in zip((0.5, 0.125, 0.125), BATCHES, gradients(), strict=True):
+    a[rows] += g.astype(np.float64) ** 2
+    w[rows] -= lr * g / (np.sqrt(a[rows]) + 1e-10)
+  np.testing.assert_allclose(got, w, atol=1e-6)
+  np.testing.assert_allclose(slots["accumulator"], a, rtol=1e-6)
+
+
+def test_adagrad_is_torch_s_of_sparse_gradients(weights):
+  torch = pytest.importorskip("torch")
+  parameter = torch.nn.Parameter(torch.tensor(np.asarray(weights)))
+  optimizer = torch.optim.Adagrad([parameter], lr=0.5, initial_accumulator_value=0.25)
+  for step, (rows, g) in enumerate(zip(BATCHES, gradients(), strict=True)):
+    optimizer.param_groups[0]["lr"] = float(rate(step))
+    parameter.grad = torch.sparse_coo_tensor(
+      torch.tensor([rows]), torch.tensor(g), (C, D), check_invariants=False
+    )
+    optimizer.step()
+  got, slots = run(sparse_adagrad(rate, initial_accumulator=0.25), weights)
+  np.testing.assert_allclose(got, parameter.detach().numpy(), atol=1e-6)
+  np.testing.assert_allclose(slots["accumulator"], optimizer.state[parameter]["sum"].numpy(), rtol=1e-6)
+
+
+def test_adagrad_does_not_move_a_touched_row_without_a_gradient(weights):
+  """Neither the first time, where 0 / sqrt(0) threatens, nor later."""
+  optimizer = sparse_adagrad(rate)
+  rows, zero = jnp.asarray([2, 7]), jnp.zeros((2, D))
+  touched = Touched(rows, rows_of(weights, rows), zero)
+  got, slots = apply_sparse(optimizer, weights, optimizer.init(weights), touched, jnp.int32(0))
+  np.testing.assert_array_equal(got, weights)
+  np.testing.assert_array_equal(slots["accumulator"], 0)
+
+
+def test_rows_in_any_order(weights):
+  """Written where they belong, the padding between them nowhere."""
+  optimizer = sparse_adagrad(rate)
+  gradient = jnp.asarray(gradients()[0])
+  results = []
+  for order in ([0, 1, 2], [2, 0, 1]):
+    rows = jnp.asarray([[1, C + 1, 8][i] for i in order])
+    touched = Touched(rows, rows_of(weights, rows, ascending=False), gradient[jnp.asarray(order)])
+    start = optimizer.init(weights)
+    results.append(apply_sparse(optimizer, weights, start, touched, jnp.int32(0), ascending=False))
+  jax.tree.map(np.testing.assert_array_equal, *results)
+  changed = np.abs(np.asarray(results[0][0] - weights)).max(axis=1) > 0
+  assert np.flatnonzero(changed).tolist() == [1, 8]
+
+
+@pytest.mark.parametrize(
+  "optimizer",
+  [sparse_adam(rate), sparse_sgd(rate), sparse_adagrad(rate)],
+  ids=["adam", "sgd", "adagrad"],
+)
 def test_untouched_rows_keep_their_bits_and_padding_goes_nowhere(weights, optimizer):
   got, slots = run(optimizer, weights)
   never = [2, 6, 7, 8, 9, 10]
@@ -125,6 +187,19 @@ def test_a_warm_up_and_an_exact_end():
 def test_numbers_that_cannot_be(options, message):
   with pytest.raises(UserError, match=f"sparse_adam: {message}"):
     sparse_adam(rate, **options)
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({"initial_accumulator": -1.0}, r"initial_accumulator is -1\.0; it must be 0 or more"),
+    ({"initial_accumulator": float("nan")}, "initial_accumulator is nan"),
+    ({"eps": 0.0}, r"eps is 0\.0; it must be above 0"),
+  ],
+)
+def test_numbers_that_adagrad_cannot_have(options, message):
+  with pytest.raises(UserError, match=f"sparse_adagrad: {message}"):
+    sparse_adagrad(rate, **options)
 
 
 def test_nothing_of_the_size_of_the_weights_is_computed(weights):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 from jaxtyping import Array, PyTree
 
 from retrieval_jax.records import EmbeddedBatch, LossOutput
@@ -60,6 +61,14 @@ class Loss(NamedTuple):
   before: LossBefore | None = None
   after: LossAfter | None = None
   state_axes: Callable[[PyTree], PyTree] | None = None
+
+
+def replicated(state: PyTree[Array]) -> Any:
+  """Returns the logical axes of a state that every device holds whole.
+
+  Example: of `{"step": a scalar, "gramian": [d, d]}` they are `{"step": (), "gramian": (None, None)}`.
+  """
+  return jax.tree.map(lambda x: (None,) * len(x.shape), state)
 
 
 def stateless(

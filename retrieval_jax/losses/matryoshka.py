@@ -45,11 +45,14 @@ def matryoshka(loss: Loss, *, dims: Sequence[int], weights: Sequence[float] | No
     _check_fits(dims, batch.query.shape[1])
     return mean.apply(params, state, batch, rng=rng, train=train)
 
-  return Loss(init, apply, mean.requires, mean.target_range)
+  return mean._replace(init=init, apply=apply)
 
 
 def _prefix(loss: Loss, dim: int) -> Loss:
   """Returns the loss on the first `dim` coordinates."""
+
+  def cut(batch: EmbeddedBatch) -> EmbeddedBatch:
+    return batch._replace(query=batch.query[:, :dim], passage=batch.passage[:, :dim])
 
   def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[Any, Any]:
     del embed_dim
@@ -58,10 +61,13 @@ def _prefix(loss: Loss, dim: int) -> Loss:
   def apply(
     params: Any, state: Any, batch: EmbeddedBatch, *, rng: Array | None, train: bool
   ) -> tuple[LossOutput, Any]:
-    short = batch._replace(query=batch.query[:, :dim], passage=batch.passage[:, :dim])
-    return loss.apply(params, state, short, rng=rng, train=train)
+    return loss.apply(params, state, cut(batch), rng=rng, train=train)
 
-  return Loss(init, apply, loss.requires, loss.target_range)
+  def before(state: Any, estimation: EmbeddedBatch | None) -> Any:
+    assert loss.before is not None
+    return loss.before(state, None if estimation is None else cut(estimation))
+
+  return loss._replace(init=init, apply=apply, before=None if loss.before is None else before)
 
 
 def _check(loss: Any, dims: Any, weights: Any) -> None:

@@ -1,12 +1,17 @@
-"""Weights of a loss as functions of the step: on for a while, or moving in a straight line."""
+"""Weights of a loss as functions of the step: on for a while, moving in a straight line, or falling ever more slowly."""
 
 import math
+from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
 
 from retrieval_jax.errors import UserError
+
+# A number, or a function of the step; optax's schedules are such.
+Weight = float | optax.Schedule
 
 
 def stage(*, start: int = 0, end: int | None = None) -> optax.Schedule:
@@ -43,6 +48,42 @@ def ramp(*, start: int, end: int, initial: float, final: float) -> optax.Schedul
     return (1 - done) * initial + done * final  # exact at both ends
 
   return schedule
+
+
+def decay(*, initial: float, steps: float, power: float = 0.5, minimum: float = 0.0) -> optax.Schedule:
+  """Returns a schedule that falls as max(minimum, initial (1 + t / steps)^-power) with the step t.
+
+  For SOGram's alpha: large while the embeddings move fast, small when the noise of the batches is what is left. Keep the
+  minimum well above 8 times the learning rate: below, the estimate lags so far behind that it swings.
+
+  Raises: UserError unless initial and minimum are finite, 0 <= minimum <= initial, and steps and power above 0.
+
+  Example: `decay(initial=0.1, steps=1000, power=1.0, minimum=0.01)` is .05 at step 1,000 and .01 from step 9,000 on.
+  """
+  if not (0 <= minimum <= initial < math.inf and 0 < steps < math.inf and 0 < power < math.inf):
+    raise UserError(
+      f"decay: initial is {initial}, minimum is {minimum}, steps is {steps}, power is {power}; expected finite numbers, "
+      "0 <= minimum <= initial, steps and power above 0."
+    )
+
+  def schedule(step: ArrayLike) -> Float[Array, ""]:
+    return jnp.maximum(minimum, initial * (1 + jnp.asarray(step) / steps) ** -power)
+
+  return schedule
+
+
+def check(where: str, what: str, schedule: Callable) -> None:
+  """Raises UserError, beginning with `where` and naming `what`, unless a call with a step gives one number."""
+  try:
+    shape = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32)).shape
+  except Exception as error:
+    # The error comes last: gin appends lines to it.
+    raise UserError(
+      f"{where}: the {what} {schedule!r} is no schedule, step -> number. In gin, @name is the function that makes it "
+      f"and @name() the schedule. A call with a step gave {type(error).__name__}: {error}"
+    ) from error
+  if shape != ():
+    raise UserError(f"{where}: the schedule gives an array of shape {shape}; expected one number.")
 
 
 def _check_steps(name: str, start: int, end: int | None) -> None:

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PyTree
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses import schedules
+from retrieval_jax.losses.base import DataSizes, Loss, LossAfter, LossBefore, replicated
+from retrieval_jax.losses.schedules import Weight
 from retrieval_jax.records import EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import upcast
-
-# A number, or a function of the step; optax's schedules are such.
-Weight = float | optax.Schedule
 
 
 class _Term(NamedTuple):
@@ -42,6 +40,7 @@ def weighted_sum(terms: Mapping[str, tuple[Weight, Loss]]) -> Loss:
 
   A weight is a number or a schedule, a function of the step t: the number of training batches this loss has seen,
   which is the training's step unless a batch is split into microbatches. A term whose weight is 0 is still computed.
+  What a term does before and after a step (Loss.before, Loss.after) is done for it, and its state lies as it says.
 
   Parameters: {name: the term's}. State: {"step": t, "terms": {name: the term's}}. Each term draws from a key of its
   own. Under "<name>/": the term's own metrics; loss, its unweighted value; weight, w_k(t); gradient_share,
@@ -91,6 +90,44 @@ def weighted_sum(terms: Mapping[str, tuple[Weight, Loss]]) -> Loss:
     apply,
     frozenset().union(*(loss.requires for loss in losses)),
     (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None,
+    *_hooks({name: term.loss for name, term in checked.items()}),
+  )
+
+
+def _hooks(
+  losses: Mapping[str, Loss],
+) -> tuple[LossBefore | None, LossAfter | None, Callable[[PyTree], PyTree] | None]:
+  """Returns the sum's before, after and state_axes: what the terms have, each on its own state; None if none has any."""
+
+  def before(state: Mapping[str, Any], estimation: EmbeddedBatch | None) -> dict[str, Any]:
+    states = {
+      name: state["terms"][name]
+      if loss.before is None
+      else loss.before(state["terms"][name], estimation if "estimation" in loss.requires else None)
+      for name, loss in losses.items()
+    }
+    return {**state, "terms": states}
+
+  def after(state: Mapping[str, Any]) -> dict[str, Any]:
+    states = {
+      name: state["terms"][name] if loss.after is None else loss.after(state["terms"][name])
+      for name, loss in losses.items()
+    }
+    return {**state, "terms": states}
+
+  def state_axes(state: Mapping[str, Any]) -> dict[str, Any]:
+    axes = {
+      name: replicated(state["terms"][name])
+      if loss.state_axes is None
+      else loss.state_axes(state["terms"][name])
+      for name, loss in losses.items()
+    }
+    return {**replicated({key: part for key, part in state.items() if key != "terms"}), "terms": axes}
+
+  return (
+    before if any(loss.before for loss in losses.values()) else None,
+    after if any(loss.after for loss in losses.values()) else None,
+    state_axes if any(loss.state_axes for loss in losses.values()) else None,
   )
 
 
@@ -206,21 +243,7 @@ def _checked(name: Any, pair: Any) -> _Term:
     hint = " In gin, @name is a function and @name() the loss it makes." if callable(loss) else ""
     raise UserError(f"{where}: expected a Loss after the weight, got {loss!r}.{hint}")
   if callable(weight):
-    _check_schedule(where, weight)
+    schedules.check(where, "weight", weight)
   elif not isinstance(weight, numbers.Real) or isinstance(weight, bool) or not math.isfinite(weight):
     raise UserError(f"{where}: the weight is {weight!r}; expected a finite number or a schedule.")
   return _Term(weight, loss)  # pyright: ignore[reportArgumentType]  (numbers.Real is float to us)
-
-
-def _check_schedule(where: str, schedule: Callable) -> None:
-  """Raises UserError unless a call with a step gives one number."""
-  try:
-    shape = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32)).shape
-  except Exception as error:
-    # The error comes last: gin appends lines to it.
-    raise UserError(
-      f"{where}: the weight {schedule!r} is no schedule, step -> number. In gin, @name is the function that makes it "
-      f"and @name() the schedule. A call with a step gave {type(error).__name__}: {error}"
-    ) from error
-  if shape != ():
-    raise UserError(f"{where}: the schedule gives an array of shape {shape}; expected one number.")

@@ -1,0 +1,158 @@
+"""Gravity: a penalty on the scores of all pairs of the data, by Gramians of both sides instead of pairs.
+
+The gravity of n examples with query embeddings u_i and passage embeddings v_j is
+  g = (1/n^2) sum_ij (<u_i, v_j> - p_ij)^2 = <G_query, G_passage> - 2 <H_query, H_passage> + c,
+with G the mean of u u^T, and the H and c of a prior p (0 by default). The components here estimate the Gramians, by one batch,
+by an average of batches or by a cache of all rows, and differentiate a batch against the estimate, which is constant:
+gramian_rows.loss_against. Each returns its estimate of g; the weight lambda is that of `weighted_sum`.
+"""
+
+import functools
+import numbers
+from typing import Any, get_args
+
+from jaxtyping import Array, PyTree
+
+from retrieval_jax import scoring
+from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.losses import schedules
+from retrieval_jax.losses import sogram as online
+from retrieval_jax.losses.base import DataSizes, Loss
+from retrieval_jax.losses.gramian_prior import Prior
+from retrieval_jax.losses.gramian_state import OnlineState
+from retrieval_jax.losses.schedules import Weight
+from retrieval_jax.losses.sogram import Batches, Start
+from retrieval_jax.records import EmbeddedBatch, LossOutput
+from retrieval_jax.scoring import Score
+
+MARGINALS = frozenset({"marginals"})
+ESTIMATION = frozenset({"estimation"})
+
+
+def batch_gravity(*, batches: str = "two", score: Score = scoring.dot, prior: Prior | None = None) -> Loss:
+  """Returns the gravity by sampling: the Gramians of one batch stand for those of the data.
+
+  batches "two", the baseline of the paper: the Gramians are of the step's estimation batch B, which has no gradient, so that
+  the value is over the pairs of B with the examples of the batch that learns; unbiased. "in_batch": both are of the batch
+  itself, all its pairs, a query's own passage among them. With |B| examples drawn with replacement its mean is
+    (1 - 1/|B|) g + (1/|B|) mean_i (<u_i, v_i> - p_ii)^2,
+  so that beside a squared loss to the score 1 the positives' scores are drawn to 1 / (1 + 2 lambda / |B|): .86 for lambda 10 and
+  |B| = 128. Memory O(d^2) and time O(q d^2) where the pairs themselves would be O(q^2) and O(q^2 d).
+
+  Of the batch: marginals, and for "two" the estimation batch. Hard negatives take no part; nor do examples that are to have no
+  in-batch negatives. Without an estimate (evaluation before training) the batch's own Gramians are used; evaluation uses
+  the last. State, metrics, score and prior: as `sogram`, of which this is alpha 1.
+
+  Raises: UserError for another batches, a score that is neither scoring.dot nor scoring.cosine, and, while tracing, a batch
+    without marginals.
+
+  Source: Krichene et al. (2019), "Efficient Training on Very Large Corpora via Gramian Estimation", section 3.3.
+
+  Example: `weighted_sum({"squared": (0.5, squared_error(score=dot)), "gravity": (10.0, batch_gravity())})`.
+  """
+  _check_choice("batch_gravity", "batches", batches, ("two", "in_batch"))
+  return _online("batch_gravity", 1.0, "harmonic", batches, score, prior)
+
+
+def sogram(
+  *,
+  alpha: Weight = 0.05,
+  start: str = "harmonic",
+  batches: str = "lagged",
+  score: Score = scoring.dot,
+  prior: Prior | None = None,
+) -> Loss:
+  """Returns SOGram: the gravity against Gramians averaged over the batches, G <- (1 - a) G + a G_batch at each step.
+
+  alpha: a number, or a schedule (schedules.decay) of the number of updates done. About .05 for batches of 128, .01 to .05 for
+  1,024; below 8 times the learning rate the estimate lags so far that training swings, above all with Adam.
+  start: "harmonic", the weight is max(alpha, 1 / (t + 1)), a running mean first; "debiased", the average divided by the sum
+  of its weights; "zero", the paper's: no repulsion for the first 1 / alpha steps, in which embeddings fold onto a line.
+  Or start from measured Gramians: gramian_state.replaced.
+  batches: "lagged", the batch learns from the average of those before it, then joins it: one batch, no bias, one step late.
+  "two", the paper's: an estimation batch of its own joins before the batch learns. "in_batch": the batch joins first and
+  learns from the result, which has the bias of batch_gravity(batches="in_batch") times alpha.
+  score: scoring.dot, or scoring.cosine, for which the Gramians are those of the unit vectors. prior: gramian_prior.py; its
+  cross-Gramians are averaged likewise, and its constant, the batch's mean of p_ij^2, is in the value only.
+
+  The masses of the batch's marginals weigh either side's rows, over fixed denominators; an example counts with its weight.
+  Parameters: none. State: OnlineState, O(d^2), float32, the same on every device. Microbatches: all learn from the average
+  before the step; their mean joins it once. A batch of padding changes nothing. Where there is no estimate yet, at the
+  first "lagged" step, the batch's own Gramians are used once, since a step without repulsion would fold the embeddings
+  (start "zero" excepted).
+
+  Value: the estimate of g by the batch against the average, so half of the paper's sum; the gradient is the paper's.
+  Metrics: alpha, the newest batch's weight in the estimate, and those of gramian_rows.metrics_of. Not a number in an embedding
+  or in the estimate makes the loss so.
+
+  Reads the marginals of the batch, and for "two" its estimation batch. Hard negatives take no part; nor do examples that are
+  to have no in-batch negatives.
+
+  Raises: UserError for an alpha outside 0 to 1 that is no schedule, another start, batches or score, and, while tracing, a
+    batch without marginals.
+
+  Source: Krichene et al. (2019), "Efficient Training on Very Large Corpora via Gramian Estimation", algorithm 2, equation 16.
+
+  Example: `weighted_sum({"samtone": (1.0, samtone()), "gravity": (0.1, sogram(score=scoring.cosine))})`.
+  """
+  _check_alpha(alpha)
+  _check_choice("sogram", "start", start, get_args(Start))
+  _check_choice("sogram", "batches", batches, get_args(Batches))
+  return _online("sogram", alpha, start, batches, score, prior)
+
+
+def _online(name: str, alpha: Weight, start: Any, batches: Any, score: Score, prior: Any) -> Loss:
+  _check_score(name, score)
+  _check_prior(name, prior)
+  options = online.Options(name, alpha, start, batches, score, prior)
+
+  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[dict[str, Any], OnlineState]:
+    del rng, data
+    return {}, online.initial(options, embed_dim)
+
+  def apply(
+    params: PyTree, state: OnlineState, batch: EmbeddedBatch, *, rng: Array | None, train: bool
+  ) -> tuple[LossOutput, OnlineState]:
+    del params, rng
+    return online.apply(options, state, batch, train=train)
+
+  two = batches == "two"
+  return Loss(
+    init,
+    apply,
+    _requires(prior, two),
+    before=functools.partial(online.before, options) if two else None,
+    after=None if two else functools.partial(online.after, options),
+  )
+
+
+def _requires(prior: Prior | None, two: bool) -> frozenset[str]:
+  return MARGINALS | (ESTIMATION if two else frozenset()) | (frozenset() if prior is None else prior.requires)
+
+
+def _check_alpha(alpha: Any) -> None:
+  if callable(alpha):
+    schedules.check("sogram", "alpha", alpha)
+  elif not isinstance(alpha, numbers.Real) or isinstance(alpha, bool) or not 0 < float(alpha) <= 1:
+    raise UserError(f"sogram: alpha is {alpha!r}; expected a number above 0 and at most 1, or a schedule.")
+
+
+def _check_choice(name: str, option: str, given: Any, choices: tuple[str, ...]) -> None:
+  if given not in choices:
+    raise UserError(
+      f"{name}: {option} is {given!r}; expected one of {choices}{nearest(str(given), choices) or '.'}"
+    )
+
+
+def _check_score(name: str, score: Score) -> None:
+  if not callable(score) or scoring.preparation(score) is None:
+    raise UserError(
+      f"{name}: score is {getattr(score, '__name__', score)!r}; expected scoring.dot or scoring.cosine: Gramians give "
+      "inner products alone."
+    )
+
+
+def _check_prior(name: str, prior: Any) -> None:
+  if prior is not None and not isinstance(prior, Prior):
+    hint = " In gin, @name is a function and @name() the prior it makes." if callable(prior) else ""
+    raise UserError(f"{name}: prior is {prior!r}; expected a Prior (gramian_prior.py) or None.{hint}")

@@ -4,11 +4,11 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from tqdm import tqdm
 
 from retrieval_jax import batch_artefacts
@@ -19,7 +19,7 @@ from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.hard_negatives import HardNegatives
 from retrieval_jax.embedding_bank import EmbeddingBank
-from retrieval_jax.encoding import Encoder, Rows
+from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.mining import mine_negatives
 from retrieval_jax.mining_options import MiningOptions
@@ -27,6 +27,7 @@ from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.recipe import Recipe, described
 from retrieval_jax.records import Batch
 from retrieval_jax.searchers import DenseSearcher
+from retrieval_jax.some_rows import SomeRows
 from retrieval_jax.train_state import TrainState
 
 OTHER_SEED = 2**32  # beyond all SEEDs: the estimation batches of no training are the batches of another
@@ -272,13 +273,13 @@ class TrainingBatches:
     """Returns the embedding of each example's query, from the bank as far as it has them."""
     store, rows = self._data.queries, self._data.examples
     if self.bank is None:
-      return self._encoder(state).queries(_SomeRows(store, rows))
+      return self._encoder(state).queries(SomeRows(store, rows))
     self.bank.flush()
     missing = np.flatnonzero(self.bank.missing)
     if len(missing) and jax.process_count() > 1:
       self.bank.borrow(missing, seed=self._seed)
     elif len(missing):
-      self.bank.write(missing, self._encoder(state).queries(_SomeRows(store, rows[missing])))
+      self.bank.write(missing, self._encoder(state).queries(SomeRows(store, rows[missing])))
     return self.bank.embeddings
 
   def _encoder(self, state: TrainState) -> Encoder:
@@ -301,25 +302,3 @@ def _estimation(recipe: Recipe, data: RetrievalData, seed: int) -> tuple[Batcher
     )
   batcher = shuffled(size)
   return batcher, batcher.plan(num_examples=data.num_examples, seed=seed + OTHER_SEED)
-
-
-class _SomeRows(NamedTuple):
-  """Some rows of a store, as the encoder reads them (encoding.Rows)."""
-
-  store: Rows
-  rows: Int[np.ndarray, "e"]
-
-  @property
-  def lengths(self) -> Int[np.ndarray, "e"]:
-    return self.store.lengths[self.rows]
-
-  @property
-  def length(self) -> int:
-    return self.store.length
-
-  def gather(self, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n l"]:
-    rows = np.asarray(rows)
-    return self.store.gather(np.where(rows < 0, -1, self.rows[np.maximum(rows, 0)]))
-
-  def name(self, row: int) -> str:
-    return self.store.name(int(self.rows[row]))

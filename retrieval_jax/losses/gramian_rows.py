@@ -18,7 +18,7 @@ from retrieval_jax.losses.gramian_matrices import (
   trace_ratio,
 )
 from retrieval_jax.losses.gramian_prior import Factors, Prior
-from retrieval_jax.records import EmbeddedBatch
+from retrieval_jax.records import AnyArray, EmbeddedBatch
 from retrieval_jax.scoring import Score
 
 
@@ -57,28 +57,24 @@ def rows_of(name: str, batch: EmbeddedBatch, score: Score, prior: Prior | None) 
   present = queries.present if queries.in_batch is None else queries.present & queries.in_batch
   factors = (None, None) if prior is None else prior.factors(batch)
 
-  def side(embeddings: Array, rows: Array, mass: Array, share: Array, factors: Array | None) -> Side:
+  def side(
+    embeddings: AnyArray, rows: AnyArray, mass: AnyArray, share: AnyArray, factors: AnyArray | None
+  ) -> Side:
     embeddings = prepare(jnp.where(present[:, None], embeddings, 0))
     dtype = embeddings.dtype
+    if factors is not None:
+      factors = jax.lax.stop_gradient(jnp.where(present[:, None], factors, 0)).astype(dtype)
     return Side(
       embeddings,
       jnp.where(present, rows, -1),
       jnp.where(present, mass, 0).astype(dtype),
       jnp.where(present, share, 0).astype(dtype),
-      None
-      if factors is None
-      else jax.lax.stop_gradient(jnp.where(present[:, None], factors, 0)).astype(dtype),
+      factors,
     )
 
-  marginals = batch.marginals
-  query = side(batch.query, queries.rows, marginals.query_mass, marginals.query_share, factors[0])  # pyright: ignore[reportArgumentType]
-  passage = side(
-    batch.passage[:q],  # pyright: ignore[reportArgumentType]  (numpy or jax)
-    passages.rows[:q],  # pyright: ignore[reportArgumentType]
-    marginals.passage_mass,  # pyright: ignore[reportArgumentType]
-    marginals.passage_share,  # pyright: ignore[reportArgumentType]
-    factors[1],
-  )
+  m = batch.marginals
+  query = side(batch.query, queries.rows, m.query_mass, m.query_share, factors[0])
+  passage = side(batch.passage[:q], passages.rows[:q], m.passage_mass, m.passage_share, factors[1])
   weights = jnp.where(present, jnp.asarray(batch.weights), 0).astype(query.embeddings.dtype)
   total = jnp.sum(weights)
   return Rows(query, passage, weights / jnp.where(total > 0, total, 1), total)

@@ -1,5 +1,6 @@
 """Every public loss has every property that the Loss interface promises."""
 
+import functools
 import importlib
 import inspect
 import math
@@ -16,6 +17,8 @@ from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.bias import learned as learned_bias
 from retrieval_jax.losses.decoupled import decoupled_softmax
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
+from retrieval_jax.losses.gramian import batch_gravity, sogram
+from retrieval_jax.losses.gramian_prior import popularity
 from retrieval_jax.losses.in_batch import in_batch_softmax, joint_softmax, pair, samtone
 from retrieval_jax.losses.matryoshka import matryoshka
 from retrieval_jax.losses.multi_triplet import multi_triplet
@@ -27,7 +30,8 @@ from retrieval_jax.losses.softmax_terms import Options
 from retrieval_jax.losses.temperature import learned
 from retrieval_jax.losses.triplet import triplet
 from retrieval_jax.losses.weighted_sum import weighted_sum
-from retrieval_jax.records import EmbeddedBatch
+from retrieval_jax.records import EmbeddedBatch, Marginals
+from retrieval_jax.scoring import cosine
 from tests import hlo
 
 Q, N, R, D = 16, 1, 3, 6
@@ -72,6 +76,11 @@ LOSSES = {
   ),
   "decoupled_softmax": decoupled_softmax(temperature=0.2),
   "decoupled_softmax: bidirectional": decoupled_softmax(temperature=learned(initial=0.2), bidirectional=True),
+  "batch_gravity: gram": batch_gravity(),
+  "batch_gravity: gram, in-batch": batch_gravity(batches="in_batch"),
+  "sogram": sogram(),
+  "sogram: cosine, two batches": sogram(score=cosine, batches="two", start="debiased"),
+  "sogram: with a prior": sogram(prior=popularity(3.0), batches="in_batch"),
   "weighted_sum": weighted_sum(
     {
       "samtone": (0.3, samtone(temperature=0.1)),
@@ -79,6 +88,9 @@ LOSSES = {
     }
   ),
 }
+
+# Of the rows that share negatives, among themselves: the others are in no pair.
+OF_PAIRS = ("orthogonal", "batch_gravity", "sogram", "sagram")
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
@@ -101,6 +113,7 @@ def _batch(seed=0, dtype=np.float32, q=Q):
     teacher_scores=np.where(
       rng.random((q, q * (1 + N))) < 0.3, -np.inf, rng.normal(size=(q, q * (1 + N)))
     ).astype(np.float32),
+    marginals=Marginals(*rng.uniform(0.5, 1.5, (4, q)).astype(np.float32)),
   )
 
 
@@ -113,7 +126,7 @@ def _value_and_gradient(loss, batch):
 def _run(loss):
   """Returns the jitted (query, passage, params, batch) -> ((loss, metrics), gradients)."""
   rng = jax.random.key(0)
-  _, state = loss.init(rng, embed_dim=D, data=DATA)
+  state = _state(loss)
 
   @jax.jit
   def run(query, passage, params, batch):
@@ -124,6 +137,17 @@ def _run(loss):
     return jax.value_and_grad(lambda *x: tuple(value(*x)), (0, 1, 2), has_aux=True)(query, passage, params)
 
   return run
+
+
+def _state(loss):
+  """Returns the state in which a loss with hooks is after a step: one that has something to compare a batch with."""
+  params, state = loss.init(jax.random.key(0), embed_dim=D, data=DATA)
+  if loss.before is not None:
+    state = loss.before(state, _batch(seed=2) if "estimation" in loss.requires else None)
+  if loss.after is not None:
+    _, state = loss.apply(params, state, _batch(seed=3), rng=jax.random.key(0), train=True)
+    state = loss.after(state)
+  return state
 
 
 def _select(batch, examples):
@@ -137,6 +161,7 @@ def _select(batch, examples):
     **by_query,
     passage=batch.passage[passages],
     passage_rows=batch.passage_rows[passages],
+    marginals=Marginals(*(x[examples] for x in batch.marginals)),
     teacher_scores=batch.teacher_scores[np.ix_(examples, passages)],
   )
 
@@ -196,6 +221,7 @@ def test_a_padded_row_is_as_if_absent(loss):
     teacher_scores=np.where(
       (np.arange(Q) == padded)[:, None] | np.isin(np.arange(2 * Q), passages), np.nan, batch.teacher_scores
     ).astype(np.float32),
+    marginals=Marginals(*(np.where(np.arange(Q) == padded, np.nan, x) for x in batch.marginals)),
   )
   got, (query, passage, params) = _value_and_gradient(loss, poisoned)
   want, (want_query, want_passage, want_params) = _value_and_gradient(loss, _select(batch, kept))
@@ -229,8 +255,8 @@ def test_a_row_without_in_batch_negatives_is_as_if_alone(loss):
     return jax.tree.map(lambda x: weights.sum() / batch.weights.sum() * x, (value, gradients))
 
   groups = [np.setdiff1d(np.arange(Q), apart), *apart[:, None]]
-  if loss is LOSSES["orthogonal"] or loss is LOSSES["orthogonal: unmasked"]:
-    groups = groups[:1]  # of pairs, not of rows
+  if any(loss is other for name, other in LOSSES.items() if name.startswith(OF_PAIRS)):
+    groups = groups[:1]
   want = jax.tree.map(lambda *x: sum(x), *(of(rows) for rows in groups))
   if len(groups) == 1:
     want = jax.tree.map(lambda x: x * batch.weights.sum() / batch.weights[groups[0]].sum(), want)
@@ -281,5 +307,11 @@ def test_bfloat16_embeddings_give_a_float32_loss(loss):
 def test_state_goes_in_and_comes_out_alike(loss):
   params, state = loss.init(jax.random.key(0), embed_dim=D, data=DATA)
   _, after = jax.jit(lambda b: loss.apply(params, state, b, rng=jax.random.key(1), train=True))(_batch())
-  assert jax.tree.structure(after) == jax.tree.structure(state)
-  assert loss.requires <= set(EmbeddedBatch._fields)
+  shapes = functools.partial(jax.tree.map, lambda x: (x.shape, x.dtype))
+  for new in (after, _state(loss)):
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    assert shapes(new) == shapes(state)
+  assert loss.requires <= {*EmbeddedBatch._fields, "estimation"}
+  if loss.state_axes is not None:
+    numbers = jax.tree.map(lambda x, axes: len(axes), state, loss.state_axes(state))
+    assert numbers == jax.tree.map(lambda x: x.ndim, state)

@@ -1,227 +1,179 @@
-"""Link graphs: nodes with texts and features, edges between them, each plain, .gz or .zst; and a source of linked pairs."""
+"""LinkGraph: a folder with nodes and the edges between them, as a source of linked pairs, for text and for feature bags."""
 
 import dataclasses
-import logging
+import json
 import pathlib
-import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
-from retrieval_jax.data import features
+from retrieval_jax.data.features import CORPUS, Example, TaskInfo, TextTask, pair, passage
 from retrieval_jax.data.file_task import FileSource, files_fingerprint, task_name
-from retrieval_jax.data.lines import Path, json_lines, read_lines
-from retrieval_jax.data.row_ids import consistent
-from retrieval_jax.data.tables import is_json
+from retrieval_jax.data.graph_files import (
+  Edge,
+  GraphFiles,
+  Node,
+  graph_files,
+  known_edges,
+  read_edges,
+  read_nodes,
+)
 from retrieval_jax.data.text_rows import titled
-from retrieval_jax.errors import UserError
+from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.paths import resolve
 
-TITLES, TEXTS = ("title", "name"), ("text", "description", "short description")  # the first that is there
-MOST_MISSING = 0.01  # beyond this share of dangling edges the nodes are of another version than they
-NODE_FILE = re.compile(r"(?:.*_)?nodes\.(?:jsonl|tsv)(?:\.gz|\.zst)?")
-EDGE_FILE = re.compile(r"(?:.*_)?(?:edges|links)(?:\.([^.]+))?\.tsv(?:\.gz|\.zst)?")
-LOG = logging.getLogger(__name__)
+__all__ = [
+  "Edge",
+  "GraphFiles",
+  "LinkGraph",
+  "Node",
+  "graph_files",
+  "graph_task",
+  "known_edges",
+  "read_edges",
+  "read_nodes",
+]
 
-
-class Node(NamedTuple):
-  """A node: its title and text ("" for none), and the values of its other features by their names."""
-
-  id: str
-  title: str
-  text: str
-  features: Mapping[str, list[str]]
-
-
-class Edge(NamedTuple):
-  """A link from one node to another, by their ids."""
-
-  source: str
-  target: str
-
-
-def read_nodes(path: Path) -> Iterator[Node]:
-  """Yields the nodes of a file in its order: JSON lines if its name says so, else TSV with a header.
-
-  A node has an "id" (text, or a whole number in JSON), perhaps a "title" or "name", and perhaps a "text", "description"
-  or "short description"; whatever else it has is a feature: a text or a list of texts in JSON, words in TSV. A TSV
-  file's header names the columns, "# " before it or not. Memory: 16 bytes a node.
-
-  Raises: UserError with file and line number for a line of another form and for an id with two contents.
-
-  Example: the line {"id": 0, "title": "Cats", "text": "They purr.", "categories": ["Animals"]}.
-  """
-  rows = _json_rows if is_json(path) else _tsv_rows
-
-  def nodes() -> Iterator[tuple[Node, str]]:
-    return ((_node(row, where), where) for row, where in rows(path))
-
-  return consistent(nodes, lambda node: (node.id, (node.title, node.text, repr(node.features))))
-
-
-def _json_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-  return json_lines(path, ())
-
-
-def _tsv_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-  header: list[str] | None = None
-  for line in read_lines(path):
-    values = line.text.split("\t")
-    if header is None:
-      header = [values[0].removeprefix("#").lstrip(" "), *values[1:]]
-      if "id" not in header or len(set(header)) != len(header):
-        raise UserError(
-          f"{line.where}: the first line {values!r:.200} must name the columns, id among them, each once."
-        )
-      continue
-    if len(values) != len(header):
-      raise UserError(
-        f"{line.where}: {len(values)} columns, expected {len(header)}: {', '.join(header)}. One node a line."
-      )
-    texts = {*TITLES, *TEXTS, "id"}
-    yield (
-      {n: v if n in texts else [w for w in v.split(" ") if w] for n, v in zip(header, values, strict=True)},
-      line.where,
-    )
-
-
-def _node(row: Mapping[str, Any], where: str) -> Node:
-  id = row.get("id")
-  if not isinstance(id, str | int) or isinstance(id, bool):
-    raise UserError(f"{where}: id is {id!r:.80}; expected text or a whole number as the node's id.")
-  names = {
-    kind: next((name for name in known if name in row), "")
-    for kind, known in (("title", TITLES), ("text", TEXTS))
-  }
-  found = {kind: row.get(name) for kind, name in names.items()}
-  for kind, value in found.items():
-    if not isinstance(value, str | None):
-      raise UserError(f"{where}: {names[kind]} is {value!r:.80}; expected text.")
-  used = {"id", *names.values()}
-  others = {name: _values(name, value, where) for name, value in row.items() if name not in used}
-  return Node(str(id), (found["title"] or "").strip(), (found["text"] or "").strip(), others)
-
-
-def _values(name: str, value: Any, where: str) -> list[str]:
-  values = value if isinstance(value, list) else [] if value is None else [value]
-  if any(not isinstance(item, str | int | float) or isinstance(item, bool) for item in values):
-    raise UserError(f"{where}: {name} is {value!r:.80}; expected text, a number or a list of those.")
-  return [str(item) for item in values]
-
-
-def read_edges(path: Path) -> Iterator[Edge]:
-  """Yields the edges of a TSV file (source id, target id) in its order; a first line that begins with "#" is a header.
-
-  Costs no memory.
-
-  Raises: UserError with file and line number for a line that has not 2 columns.
-
-  Example: the line "0\\t530" is `Edge("0", "530")`.
-  """
-  first = True
-  for line in read_lines(path):
-    is_header = first and line.text.startswith("#")
-    first = False
-    if is_header:
-      continue
-    values = line.text.split("\t")
-    if len(values) != 2:
-      raise UserError(
-        f"{line.where}: {len(values)} columns, expected 2 split by a tab: source id, target id."
-      )
-    yield Edge(*values)
-
-
-def known_edges(edges: Iterable[Edge], nodes: Container[str], *, where: str) -> Iterator[Edge]:
-  """Yields the edges between nodes that are there; a warning, which begins with `where`, counts the others.
-
-  Raises: UserError if more than 1% of the edges are dangling.
-
-  Example: `list(known_edges([Edge("0", "1")], {"0", "1"}, where="train"))`.
-  """
-  total, dangling = 0, []
-  for edge in edges:
-    total += 1
-    if edge.source in nodes and edge.target in nodes:
-      yield edge
-    else:
-      dangling.append(edge)
-  if dangling:
-    shown = ", ".join(f"{edge.source!r} -> {edge.target!r}" for edge in dangling[:3])
-    message = f"{where}: {len(dangling)} of {total} edges name nodes that are not there ({shown})"
-    if len(dangling) > MOST_MISSING * total:
-      raise UserError(f"{message}. Above 1% the nodes are of another version: get the files of one release.")
-    LOG.warning("%s: they are left out.", message)
+VERSION = 2  # raise it when what is read of the same files changes
+INFO = TaskInfo(metrics=("map@10", *TaskInfo().metrics), drop_identical=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkGraph(FileSource):
-  """A folder with a link graph: find the nodes that a node links to, from its title and text.
+  """A folder with a link graph: find the nodes that a node links to, from its title and text or from its features.
 
   The folder holds one file of nodes (nodes.jsonl or nodes.tsv) and files of edges, edges.<split>.tsv, or one file
   edges.tsv or links.tsv, which is the split "train"; names may have something and "_" before them, and .gz or .zst behind.
-  Queries and passages are the same nodes, so a result that is the query's own node is no result. Memory: the nodes.
+  Queries and passages are the same nodes, so a result that is the query's own node is no result; nor is, in any split but
+  "train", a node that the query links to in another split. Memory: the nodes.
+
+  features: None: a node's text is its title and text, for models that read text. Else the fields of a JSON object that is
+  its text, for models that read feature bags: "id", "title", "text" and the names of the nodes' other features.
 
   Example: `load(LinkGraph("data/graph_wikispeedia", "test"), inputs)`.
   """
 
   path: str
   split: str = "train"
+  features: Sequence[str] | None = None
 
   @property
   def name(self) -> str:
     """The folder's name."""
     return resolve(self.path).resolve().name
 
-  def task(self) -> features.TextTask:
+  def task(self) -> TextTask:
     """Returns the text task of the graph.
 
     Raises: UserError if the folder has not one file of nodes and one of edges for each split.
     """
     folder = resolve(self.path)
-    nodes, edges = graph_files(folder)
-
-    def read(split: str) -> Iterator[features.Example]:
-      if split == features.CORPUS:
-        return (features.passage(node.id, node.text, title=node.title) for node in read_nodes(nodes))
-      return _linked_pairs(nodes, edges[split], where=f"{self.name}, split {split}")
-
-    files = [nodes, *edges.values()]
-    return features.TextTask(
-      name=task_name("link_graph", folder),
-      splits=(*edges, features.CORPUS),
-      read=read,
-      fingerprint=lambda: files_fingerprint(files),
-      info=features.TaskInfo(drop_identical=True),
-      files=lambda: files,
+    files = graph_files(folder)
+    return graph_task(
+      task_name("link_graph", folder),
+      lambda: files,
+      tuple(files.edges),
+      features=self.features,
+      where=self.name,
     )
 
 
-def graph_files(folder: pathlib.Path) -> tuple[pathlib.Path, Mapping[str, pathlib.Path]]:
-  """Returns the file of nodes in a folder, and the files of edges by their splits.
+def graph_task(
+  name: str,
+  files: Callable[[], GraphFiles],
+  splits: Sequence[str],
+  *,
+  features: Sequence[str] | None = None,
+  info: TaskInfo = INFO,
+  where: str | None = None,
+) -> TextTask:
+  """Returns the text task of a link graph's files, as LinkGraph describes it.
 
-  Raises: UserError if there is not one file of nodes, and one of edges for each split.
+  splits: those of pairs. where: how a message begins; None: the name.
+
+  Example: `graph_task("toy", lambda: graph_files(folder), ("train", "test"), features=("id", "title"))`.
   """
-  names = sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
-  nodes = [file for file in names if NODE_FILE.fullmatch(file.name)]
-  edges: dict[str, pathlib.Path] = {}
-  for file in names:
-    if match := EDGE_FILE.fullmatch(file.name):
-      split = match[1] or "train"
-      if split in edges:
-        raise UserError(
-          f"{folder}: both {edges[split].name} and {file.name} are edges of the split {split!r}. Keep one."
-        )
-      edges[split] = file
-  if len(nodes) != 1 or not edges:
-    raise UserError(
-      f"{folder}: expected one file nodes.jsonl or nodes.tsv and files edges.<split>.tsv (each perhaps with .gz or .zst); "
-      f"found {len(nodes)} files of nodes and {len(edges)} of edges."
-    )
-  return nodes[0], edges
+  fields = None if features is None else tuple(features)
+  begin = name if where is None else where
+
+  def edges(split: str) -> pathlib.Path:
+    found = files().edges
+    if split not in found:
+      raise UserError(f"{begin}: there are no edges of {split!r}; found {', '.join(found) or 'none'}.")
+    return found[split]
+
+  def read(split: str) -> Iterator[Example]:
+    if split == CORPUS:
+      return _passages(files().nodes, fields, where=begin)
+    return _linked_pairs(files().nodes, edges(split), fields, where=f"{begin}, split {split}")
+
+  def everything() -> Sequence[pathlib.Path]:
+    found = files()
+    return [found.nodes, *found.edges.values()]
+
+  marks = () if fields is None else (fields,)
+  return TextTask(
+    name=name,
+    splits=(*splits, CORPUS),
+    read=read,
+    fingerprint=lambda: files_fingerprint(everything(), VERSION, *marks),
+    info=info,
+    files=everything,
+    corpus_fingerprint=lambda split: files_fingerprint([files().nodes], VERSION, *marks),
+    # A training that knew the links held out would not take them for negatives: it must not know them.
+    filter_pairs=lambda split: iter(()) if split == "train" else other_links(files(), split),
+  )
 
 
-def _linked_pairs(nodes: pathlib.Path, edges: pathlib.Path, *, where: str) -> Iterator[features.Example]:
-  """Yields a pair for each edge: from the source's title and text to the target."""
-  texts = {node.id: titled(node.title, node.text) for node in read_nodes(nodes)}
+def other_links(files: GraphFiles, split: str) -> Iterator[tuple[str, str]]:
+  """Yields the edges of the other splits from the nodes that have one in `split`, without those that `split` has too.
+
+  Memory: the nodes' ids and the edges of `split`.
+
+  Example: if train has a -> b, a -> c and b -> c, and test has a -> c, `other_links(files, "test")` is `[("a", "b")]`.
+  """
+  nodes = {node.id for node in read_nodes(files.nodes)}
+  own: dict[str, set[str]] = {}
+  for source, target in read_edges(files.edges[split]):
+    if source in nodes and target in nodes:
+      own.setdefault(source, set()).add(target)
+  for other, path in files.edges.items():
+    for source, target in read_edges(path) if other != split else ():
+      if source in own and target in nodes and target not in own[source]:
+        yield source, target
+
+
+def _passages(nodes: pathlib.Path, fields: Sequence[str] | None, *, where: str) -> Iterator[Example]:
+  for node, text in _node_texts(nodes, fields, where=where):
+    yield passage(node.id, text) if fields is not None else passage(node.id, node.text, title=node.title)
+
+
+def _linked_pairs(
+  nodes: pathlib.Path, edges: pathlib.Path, fields: Sequence[str] | None, *, where: str
+) -> Iterator[Example]:
+  """Yields a pair for each edge: from the source's text to the target."""
+  texts = {node.id: text for node, text in _node_texts(nodes, fields, where=where)}
   for source, target in known_edges(read_edges(edges), texts, where=where):
-    yield features.pair(source, texts[source], target, "")
+    yield pair(source, texts[source], target, "")
+
+
+def _node_texts(
+  nodes: pathlib.Path, fields: Sequence[str] | None, *, where: str
+) -> Iterator[tuple[Node, str]]:
+  """Yields each node with its text: title and text, or a JSON object of the fields that it has a value of.
+
+  Raises: UserError for a field that no node has a value of.
+  """
+  if fields is None:
+    yield from ((node, titled(node.title, node.text)) for node in read_nodes(nodes))
+    return
+  missing, others = set(fields), set[str]()
+  for node in read_nodes(nodes):
+    values = {**node.features, "id": node.id, "title": node.title, "text": node.text}
+    found = {field: values[field] for field in fields if values.get(field)}
+    missing.difference_update(found)
+    others.update(node.features)
+    yield node, json.dumps(found, ensure_ascii=False)
+  if missing:
+    name, known = min(missing), ["id", "title", "text", *sorted(others)]
+    raise UserError(
+      f"{where}: no node of {nodes} has a value of {name!r}; nodes have {', '.join(known)}{nearest(name, known) or '.'}"
+    )

@@ -72,7 +72,55 @@ def test_source(folder: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path
   assert list(data.passages.texts) == ["red a\u2028b", "green", "blue"]
   assert data.relevance.row(0)[0].tolist() == [1, 2]
   assert graph.info.drop_identical
+  assert graph.info.metrics[0] == "map@10"
   assert [file.name for file in graph.files()] == ["nodes.jsonl", "edges.test.tsv", "edges.train.tsv"]
+
+
+def test_features_as_json(folder: pathlib.Path, tmp_path: pathlib.Path):
+  graph = LinkGraph(str(folder), features=["id", "title", "categories", "year"])
+  first = '{"id": "0", "title": "red", "categories": ["x", "y z"], "year": ["2007"]}'
+  assert list(graph.examples("corpus")) == [
+    features.passage("0", first),
+    features.passage("00", '{"id": "00"}'),
+    features.passage("1", '{"id": "1", "title": "blue"}'),
+  ]
+  assert list(graph.examples("train"))[:2] == [
+    features.pair("0", first, "1", ""),
+    features.pair("0", first, "00", ""),
+  ]
+  text = LinkGraph(str(folder))
+  assert graph.fingerprint() != text.fingerprint()
+  assert graph.corpus_fingerprint("corpus") != text.corpus_fingerprint("corpus")
+  before = text.fingerprint(), text.corpus_fingerprint("corpus")
+  write(folder / "edges.test.tsv", "00\t0", "00\t1")
+  assert text.fingerprint() != before[0]
+  assert text.corpus_fingerprint("corpus") == before[1]
+
+
+def test_fields_that_no_node_has(folder: pathlib.Path):
+  graph = LinkGraph(str(folder), features=("id", "categorys"))
+  message = r"toy graph: no node of .*nodes\.jsonl has a value of 'categorys'; nodes have id, title, text, categories, name"
+  with pytest.raises(UserError, match=message + r", year; did you mean 'categories'"):
+    list(graph.examples("corpus"))
+
+
+def test_links_of_other_splits_are_no_results(
+  folder: pathlib.Path, inputs: TextInputs, tmp_path: pathlib.Path
+):
+  write(folder / "edges.train.tsv", "0\t1", "0\t00", "1\t0", "1\t00")
+  write(folder / "edges.dev.tsv", "1\t00", "1\t1")
+  write(folder / "edges.test.tsv", "0\t1", "00\t0", "nowhere\t0", *["00\t1"] * 99)
+  graph = LinkGraph(str(folder))
+  assert list(graph.filter_pairs("train")) == []
+  assert list(graph.filter_pairs("dev")) == [("1", "0")]  # 1 -> 00 is of dev itself
+  assert list(graph.filter_pairs("test")) == [("0", "00")]  # 0 -> 1 is of test itself, and 1 asks for nothing
+  data = load(LinkGraph(str(folder), "test"), inputs, cache=tmp_path / "cache")
+  assert data.filtered is not None
+  filtered = {
+    data.queries.ids[row]: data.filtered.row(row)[0].tolist() for row in range(data.queries.num_rows)
+  }
+  assert filtered == {"0": [1], "00": []}
+  assert load(graph, inputs, cache=tmp_path / "cache").filtered is None
 
 
 def test_dangling_edges_are_left_out_up_to_1_percent(caplog: pytest.LogCaptureFixture):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from retrieval_jax import configuration
+from retrieval_jax.bag_section import bag_section
 from retrieval_jax.errors import UserError
 from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir
@@ -291,10 +292,11 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
   import gin
 
   write_record(folder, argv)
-  copies = keep_vocabularies(gin.get_configurable(f"INPUTS/{configuration.MACRO}")(), folder)
-  section = configuration.section_str(ROOTS, copies)
+  model, inputs = (gin.get_configurable(f"{root}/{configuration.MACRO}")() for root in ROOTS)
+  copies = keep_vocabularies(inputs, folder)
+  section = bag_section(model, inputs, copies) or configuration.section_str(ROOTS, copies) + START
   with atomic_write(folder / FILE) as file:
-    file.write(section + START)
+    file.write(section)
 
 
 def write_record(folder: pathlib.Path, argv: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from retrieval_jax import configuration, paths
 from retrieval_jax.data.text_inputs import TextInputs
-from retrieval_jax.data.vocabularies import SentencePiece, WordPiece
+from retrieval_jax.data.vocabularies import FileVocabulary, SentencePiece, WordPiece
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.dual_encoder import SHARING, TowerPair
 from retrieval_jax.portable import spec_of
@@ -155,7 +155,7 @@ def keep_vocabularies(inputs: TextInputs, folder: pathlib.Path) -> dict[str, str
   """
   names = {}
   for vocabulary in (inputs.vocabulary, inputs.passage_vocabulary):
-    if not isinstance(vocabulary, WordPiece | SentencePiece):
+    if not isinstance(vocabulary, FileVocabulary):
       continue
     source = vocabulary.file
     name = re.sub(r"[^\w.-]", "_", source.name)[-40:]  # whatever gin or another system might trip over

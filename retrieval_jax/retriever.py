@@ -10,11 +10,12 @@ import jax
 from jaxtyping import Array, PyTree
 
 from retrieval_jax.checkpoints import Checkpoints
-from retrieval_jax.data.text_inputs import TextInputs
+from retrieval_jax.data.bag_vocabulary import BagVocabulary
+from retrieval_jax.data.text_inputs import SideInputs, TextInputs
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import TowerPair
-from retrieval_jax.models.tower import Tower
+from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.pretrained import Pretrained
 from retrieval_jax.train_state import abstract_with
@@ -58,8 +59,14 @@ def check_inputs(retriever: Retriever) -> None:
     ("query", retriever.model.query_tower, inputs.query_side),
     ("passage", retriever.model.passage_tower, inputs.passage_side),
   ):
-    if not isinstance(tower, Tower):
+    if isinstance(tower, FeatureBagTower):
+      _check_bags(side, tower, own)
       continue
+    if isinstance(own.vocabulary, BagVocabulary):
+      raise UserError(
+        f"the {side} tower reads text and {own.vocabulary!r} makes rows of feature bags: give it the vocabulary that belongs to "
+        "its encoder."
+      )
     words = own.vocabulary.vocab_size
     prefix = own.vocabulary.encode_ragged([own.prefix], length=own.length + 1)[0]
     if own.prefix and len(prefix) >= own.length:
@@ -75,6 +82,32 @@ def check_inputs(retriever: Retriever) -> None:
       raise UserError(
         f"the vocabulary has {words:,} entries, the {side} tower's token table {tower.vocab_size:,} rows. "
         "Use the vocabulary that belongs to the model, or give the tower as many rows."
+      )
+
+
+def _check_bags(side: str, tower: FeatureBagTower, inputs: SideInputs) -> None:
+  """Raises UserError unless the rows of ids have the columns that the tower cuts, and its tables have their ids."""
+  vocabulary = inputs.vocabulary
+  if not isinstance(vocabulary, BagVocabulary):
+    raise UserError(
+      f"the {side} tower reads feature bags and {vocabulary!r} makes tokens of text: give INPUTS a BagVocabulary "
+      "(towers/feature_bag.gin)."
+    )
+  if inputs.prefix:
+    raise UserError(
+      f"{side.upper()}_PREFIX={inputs.prefix!r}: the {side} tower reads feature bags, which have no prefix. Leave it out."
+    )
+  needed, given = dict(vocabulary.tables), dict(tower.features)
+  if [*needed] != [*given] or tower.columns != vocabulary.columns:
+    raise UserError(
+      f"the vocabulary has the features {', '.join(needed)} in {vocabulary.columns} columns, the {side} tower reads "
+      f"{', '.join(given)} in {tower.columns}. Use the vocabulary that belongs to the model (MODEL_DIR/vocabulary)."
+    )
+  for name, rows in needed.items():
+    if rows > given[name]:
+      raise UserError(
+        f"the vocabulary has {rows:,} rows of {name!r}, the {side} tower's table {given[name]:,}. Use the vocabulary that "
+        "belongs to the model (MODEL_DIR/vocabulary), or give the tower as many rows."
       )
 
 

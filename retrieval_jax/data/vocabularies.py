@@ -121,7 +121,7 @@ class WordPiece(FileVocabulary):
   """
 
   def __init__(self, path: str, lowercase: bool = True):
-    data = _read(path)
+    data = read_file(path)
     options = {"lowercase": lowercase}
     mark = "" if lowercase else "cased"
     if not is_json(data):
@@ -133,7 +133,9 @@ class WordPiece(FileVocabulary):
         f"{path}: lowercase=False is for a vocab.txt; a tokenizer.json says itself what it does with letter case. "
         "Leave it out."
       )
-    super().__init__(path, tokenizer, options=options, fingerprint=_fingerprint(self, data, mark), least=2)
+    super().__init__(
+      path, tokenizer, options=options, fingerprint=file_fingerprint(self, data, mark), least=2
+    )
 
 
 class SentencePiece(FileVocabulary):
@@ -162,7 +164,7 @@ class SentencePiece(FileVocabulary):
   """
 
   def __init__(self, path: str, extra_ids: int = 0, special_tokens: bool = False):
-    data = _read(path)
+    data = read_file(path)
     if not isinstance(extra_ids, int) or isinstance(extra_ids, bool) or extra_ids < 0:
       raise UserError(f"extra_ids={extra_ids!r}: expected a whole number of at least 0; T5 has 100.")
     self._extra_ids = extra_ids
@@ -178,7 +180,9 @@ class SentencePiece(FileVocabulary):
         f"{path}: extra_ids and special_tokens are for a SentencePiece model file; a tokenizer.json has its own special "
         "tokens. Leave them out."
       )
-    super().__init__(path, tokenizer, options=options, fingerprint=_fingerprint(self, data, mark), least=1)
+    super().__init__(
+      path, tokenizer, options=options, fingerprint=file_fingerprint(self, data, mark), least=1
+    )
 
   def as_seqio(self) -> "seqio.Vocabulary":
     """Returns this vocabulary for seqio (loads TensorFlow): seqio's own class where it gives the same ids."""
@@ -234,7 +238,13 @@ def train_sentencepiece(
     file.write(model.getvalue())
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
+  """Returns the content of a vocabulary's file.
+
+  Raises: UserError if it cannot be read.
+
+  Example: `read_file("spiece.model")[:2]`.
+  """
   found = resolve(path)
   try:
     return found.read_bytes()
@@ -265,6 +275,10 @@ def _cut(ids: list[int], length: int) -> Int[np.ndarray, "_"]:
   return np.array(ids if len(ids) <= length else [*ids[: length - 1], ids[-1]], np.int32)
 
 
-def _fingerprint(vocabulary: object, data: bytes, options: str) -> str:
+def file_fingerprint(vocabulary: object, data: bytes, options: str) -> str:
+  """Returns a hash of a vocabulary's class, file and options, "" for the usual ones.
+
+  Example: `file_fingerprint(vocabulary, read_file(path), "")`.
+  """
   mark = type(vocabulary).__name__.encode() + b"\0" + data
   return hashlib.sha256(mark + (b"\0" + options.encode() if options else b"")).hexdigest()

@@ -16,10 +16,9 @@ FILES = sorted(path.name for path in (CONFIGS / "models").glob("*.gin"))
 OPEN = {
   "VOCABULARY_PATH": "'package:seqio/test_data/sentencepiece/sentencepiece.model'",
   "INITIAL_CHECKPOINT_PATH": "None",
-  "NUM_IDS": "4600",
-  "NUM_NGRAMS": "9000",
-  "NUM_CATEGORIES": "130",
 }
+# A file of bags brings its vocabulary, and is not fitted on data.
+BAGS = (f"BAG_VOCABULARY_PATH = {str(pathlib.Path(__file__).with_name('bags.json'))!r}", "TRAIN_DATA = None")
 
 
 @gin.configurable(module="golden_trees")
@@ -33,7 +32,8 @@ def build(*files: str, macro: str = "MODEL", bindings: tuple[str, ...] = ()):
   found = configuration.collect(files, [str(CONFIGS)])
   assigned = configuration.macros_set(found, bindings)
   own = [name for name in OPEN if name in assigned and assigned[name].value == "%gin.REQUIRED"]
-  texts = [*(f"{name} = {OPEN[name]}" for name in own), *bindings, f"golden_trees.value.of = %{macro}"]
+  bags = BAGS if "BAG_VOCABULARY_PATH" in assigned else ()
+  texts = [*(f"{name} = {OPEN[name]}" for name in own), *bags, *bindings, f"golden_trees.value.of = %{macro}"]
   configuration.parse(found, texts, [str(CONFIGS)])
   return value()
 

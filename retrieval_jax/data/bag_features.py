@@ -60,12 +60,12 @@ def bag_features(features: Mapping[str, Sequence[str]]) -> tuple[BagFeature, ...
   return tuple(found)
 
 
-def fields(features: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def fields_of(features: Sequence[BagFeature]) -> tuple[str, ...]:
   """Returns every field that some feature reads, each once: what the text of a node must hold.
 
-  Example: `fields({"id": ("values", "id"), "ngrams": ("ngrams", "title")})` is `("id", "title")`.
+  Example: `fields_of(bag_features({"id": ("values", "id"), "ngrams": ("ngrams", "title")}))` is `("id", "title")`.
   """
-  return tuple(dict.fromkeys(field for feature in bag_features(features) for field in feature.fields))
+  return tuple(dict.fromkeys(field for feature in features for field in feature.fields))
 
 
 def parsed(text: str, known: Sequence[str]) -> Mapping[str, Any]:

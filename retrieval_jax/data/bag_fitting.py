@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_jax import paths
-from retrieval_jax.data.bag_features import BagFeature, bag_features, parsed
+from retrieval_jax.data.bag_features import BagFeature, bag_features, fields_of, parsed
 from retrieval_jax.data.bag_vocabulary import FORMAT, written
 from retrieval_jax.data.built_folder import built_folder, short_hash
 from retrieval_jax.data.pair_table import pair_table
@@ -121,7 +121,7 @@ def fit(
   Example: `fit(['{"id": "7"}'], bag_features({"id": ("values", "id")}), Limits(), where="toy")` is `([1], [["7"]])`.
   """
   seen = [_Seen() for _ in features]
-  known = tuple(dict.fromkeys(field for feature in features for field in feature.fields))
+  known = fields_of(features)
   for text in tqdm(texts, desc=f"fit bags of {where}", unit=" nodes", mininterval=1.0):
     node = parsed(text, known)
     for feature, own in zip(features, seen, strict=True):

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from retrieval_jax.data.bag_features import BagFeature, bag_features, parsed
+from retrieval_jax.data.bag_features import BagFeature, bag_features, fields_of, parsed
 from retrieval_jax.data.vocabularies import FileVocabulary, file_fingerprint, read_file
 from retrieval_jax.errors import UserError
 
@@ -23,7 +23,7 @@ class BagTokenizer:
 
   def __init__(self, features: Sequence[BagFeature], columns: Sequence[int], values: Sequence[Sequence[str]]):
     self.features, self.columns, self.values = tuple(features), tuple(columns), tuple(values)
-    self.known = tuple(dict.fromkeys(field for feature in features for field in feature.fields))
+    self.known = fields_of(features)
     self.rows = tuple(1 + len(own) for own in values)
     self.vocab_size = max(self.rows)
     self._ids = [{value: row for row, value in enumerate(own, start=1)} for own in values]
@@ -109,6 +109,14 @@ def length(vocabulary: BagVocabulary) -> int:
   Example: `length(BagVocabulary("bags.json"))` is 16 of columns (1, 11, 4).
   """
   return max(sum(vocabulary.columns), 2)
+
+
+def fields(features: Mapping[str, Sequence[str]], *, path: str | None = None) -> tuple[str, ...]:
+  """Returns the fields that a model reads of a node: those of the vocabulary `path` if there is one, else of `features`.
+
+  Example: `fields({"id": ("values", "id"), "ngrams": ("ngrams", "title")})` is `("id", "title")`.
+  """
+  return fields_of(bag_features(features)) if path is None else BagVocabulary(path).fields
 
 
 def written(path: pathlib.Path, features: Sequence[BagFeature], columns: Sequence[int], values: Any) -> None:

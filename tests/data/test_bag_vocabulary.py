@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from retrieval_jax.data import features
-from retrieval_jax.data.bag_features import bag_features, fields
+from retrieval_jax.data.bag_features import bag_features
 from retrieval_jax.data.bag_fitting import Limits, fit, vocabulary_file
-from retrieval_jax.data.bag_vocabulary import BagVocabulary, columns, length, tables
+from retrieval_jax.data.bag_vocabulary import BagVocabulary, columns, fields, length, tables
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.data.token_store import token_store
 from retrieval_jax.data.vocabularies import Vocabulary
@@ -63,6 +63,7 @@ def test_fitted_by_hand(vocabulary: BagVocabulary):
   assert length(vocabulary) == 9
   assert vocabulary.vocab_size == 7
   assert fields(SPEC) == vocabulary.fields == ("id", "title", "section", "tags")
+  assert fields({"id": ("values", "id")}, path=vocabulary.path) == vocabulary.fields
   values = [part["values"] for part in json.loads(vocabulary.file.read_text(encoding="utf-8"))["features"]]
   assert values == [
     ["7", "0", "1"],  # one node each: as they come

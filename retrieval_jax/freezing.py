@@ -43,11 +43,14 @@ def frozen_mask(params: PyTree[Any], patterns: Sequence[str]) -> PyTree[bool]:
   return jax.tree.unflatten(structure, mask)
 
 
-def freeze(transform: optax.GradientTransformation, patterns: Sequence[str]) -> optax.GradientTransformation:
+def freeze(
+  transform: optax.GradientTransformation, patterns: Sequence[str], *, all_may_freeze: bool = False
+) -> optax.GradientTransformation:
   """Returns `transform` acting on the parameters that no pattern matches; the others get the update -0.0.
 
   x + -0.0 is x for every x, the sign of zero included. Frozen parameters have no optimizer state, no weight decay and no
   part in a clipped norm. Without patterns it is `transform` itself.
+  all_may_freeze: whether the patterns may match all of these parameters, because something else trains others.
 
   Raises: UserError as frozen_mask does, when the state is made.
 
@@ -58,7 +61,7 @@ def freeze(transform: optax.GradientTransformation, patterns: Sequence[str]) -> 
 
   def labels(params: PyTree[Any]) -> PyTree[str]:
     mask = frozen_mask(params, patterns)
-    if all(jax.tree.leaves(mask)):
+    if all(jax.tree.leaves(mask)) and not all_may_freeze:
       raise UserError(
         f"FROZEN: {list(patterns)} match every parameter, so nothing is left to train. Freeze fewer."
       )

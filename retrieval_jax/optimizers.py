@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
@@ -26,6 +27,16 @@ class Optimizer(NamedTuple):
   transform: optax.GradientTransformation
   learning_rate: Schedule
   tables: SparseOptimizer | None = None
+
+  def learning_rates(self, step: int) -> dict[str, float]:
+    """Returns the rates of a step, by the names that the log has them under.
+
+    Example: `adamw(2e-5).learning_rates(0)` is `{"learning_rate": 2e-5}`; one with tables has a table_learning_rate too.
+    """
+    rates = {"learning_rate": self.learning_rate}
+    if self.tables is not None:
+      rates["table_learning_rate"] = self.tables.learning_rate
+    return {name: float(np.asarray(rate(step))) for name, rate in rates.items()}
 
 
 class _Numbers(NamedTuple):

@@ -27,6 +27,7 @@ from retrieval_jax.records import Batch
 from retrieval_jax.refresh_options import ClusterOptions
 from retrieval_jax.retriever import Retriever, check_computation, check_inputs, model_manifest
 from retrieval_jax.step_options import StepOptions
+from retrieval_jax.table_updates import TableUpdates
 from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 from retrieval_jax.train_state import TrainState, initial_state
 from retrieval_jax.train_step import Step, StepWithQueries
@@ -77,8 +78,17 @@ class Recipe(NamedTuple):
 
   @property
   def transform(self) -> optax.GradientTransformation:
-    """The optimizer's transformation, acting on what is not frozen."""
-    return freeze(self.optimizer.transform, self.frozen_paths)
+    """The optimizer's transformation, acting on what is neither frozen nor a table with an optimizer of its own."""
+    return freeze(
+      self.optimizer.transform, self.frozen_paths, all_may_freeze=self.optimizer.tables is not None
+    )
+
+  @property
+  def tables(self) -> TableUpdates | None:
+    """What trains the model's tables, where the optimizer has a part for them."""
+    if self.optimizer.tables is None:
+      return None
+    return TableUpdates(self.retriever.model, self.optimizer.tables, self.frozen_paths)
 
   @property
   def inputs(self) -> TextInputs:
@@ -92,8 +102,15 @@ def state_creator(recipe: Recipe, data: RetrievalData) -> Callable[[Array, Mappi
   sizes = DataSizes(num_queries=data.queries.num_rows, num_passages=data.passages.num_rows)
 
   def create(rng: Array, model_params: Mapping | None) -> TrainState:
-    model, transform = recipe.retriever.model, recipe.transform
-    return initial_state(rng, model, recipe.loss, transform, data=sizes, model_params=model_params)
+    return initial_state(
+      rng,
+      recipe.retriever.model,
+      recipe.loss,
+      recipe.transform,
+      data=sizes,
+      model_params=model_params,
+      tables=recipe.tables,
+    )
 
   return create
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from retrieval_jax import progress
@@ -86,6 +85,7 @@ def train(
     seed=seed,
     frozen=recipe.frozen_paths,
     options=recipe.step,
+    tables=recipe.tables,
   )
   check_parts(recipe, step_of_parts, batches.make(0), data, seed)
   if dry_run:
@@ -142,8 +142,7 @@ def train(
         bar.update(1)
         if done % log_period == 0 or done == total_steps:
           rate = watch.rate()
-          learning_rate = float(np.asarray(recipe.optimizer.learning_rate(step)))
-          metrics = {**guard.metrics(), "learning_rate": learning_rate}
+          metrics = {**guard.metrics(), **recipe.optimizer.learning_rates(step)}
           epoch = recipe.batcher.epoch_of(batches.plan, step)
           ages = batches.ages(step)
           log.write(done, {**metrics, **ages, "epoch": epoch, "examples_per_second": rate})

@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, PyTree
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.partitioning import Partitioner
+from retrieval_jax.table_updates import TableUpdates
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -31,17 +32,24 @@ def initial_state(
   *,
   data: DataSizes,
   model_params: PyTree[Array] | None = None,
+  tables: TableUpdates | None = None,
 ) -> TrainState:
   """Returns the state at step 0 (pure: works under jit and eval_shape).
 
   model_params: pretrained parameters to start from; None initialises them from rng.
+  tables: what trains the model's tables in the rows of a batch. The optimizer state is then {"dense": that of `transform` on
+    everything else, "tables": the tables' slots}.
   """
   model_rng, loss_rng = jax.random.split(rng)
   if model_params is None:
     model_params = model.init(model_rng)
   loss_params, loss_state = loss.init(loss_rng, embed_dim=model.embed_dim, data=data)
   params = {"model": model_params, "loss": loss_params}
-  return TrainState(jnp.zeros((), jnp.int32), params, loss_state, transform.init(params))
+  if tables is None:
+    opt_state: Any = transform.init(params)
+  else:
+    opt_state = {"dense": transform.init(tables.split(params)[0]), "tables": tables.init(params)}
+  return TrainState(jnp.zeros((), jnp.int32), params, loss_state, opt_state)
 
 
 def state_shardings(

@@ -17,6 +17,7 @@ from retrieval_jax.microbatches import accumulate
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.records import Batch, EmbeddedBatch, LossOutput, Tokens
 from retrieval_jax.step_options import StepOptions
+from retrieval_jax.table_updates import Narrowed, TableUpdates, joined
 from retrieval_jax.train_state import TrainState
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
@@ -32,6 +33,7 @@ def make_train_step(
   seed: int,
   frozen: Sequence[str] = (),
   options: StepOptions = StepOptions(),  # noqa: B008  (an immutable record)
+  tables: TableUpdates | None = None,
 ) -> Step:
   """Returns step(state, batch) -> (state', metrics), pure; jit it with Partitioner.jit_step.
 
@@ -42,12 +44,16 @@ def make_train_step(
   not finite leaves parameters, optimizer and loss state as they were. Without, it leaves NaN in the new state on
   purpose. Either way the metrics say so, and the train loop looks at them before anything is saved (step_guard.py).
   metrics: loss, grad_norm, the loss's own, and with options.hardness how alike the queries are, all float32 scalars.
+  tables: what trains the model's tables in the rows that the batch touches (table_updates.py), `initial_state`'s; None:
+  `transform` trains them. grad_norm is of all parameters in either case.
   A loss's `before` and `after` run once a step, around all its microbatches. An estimation batch is embedded as evaluation
   embeds, without dropout, gradient or chunks: one forward pass of it more.
   Cost: one forward and backward of both towers over the global batch, and with chunks one more forward; under a data
   mesh XLA gathers the embeddings (q*d and p*d floats) once per side and reduces the gradient once.
   """
-  step = _make_step(model, loss, transform, seed=seed, frozen=frozen, options=options, with_queries=False)
+  step = _make_step(
+    model, loss, transform, seed=seed, frozen=frozen, options=options, tables=tables, with_queries=False
+  )
 
   def without_queries(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
     state, (metrics, _) = step(state, batch)
@@ -64,12 +70,15 @@ def make_step_with_queries(
   seed: int,
   frozen: Sequence[str] = (),
   options: StepOptions = StepOptions(),  # noqa: B008  (an immutable record)
+  tables: TableUpdates | None = None,
 ) -> StepWithQueries:
   """Returns the step of `make_train_step` that also hands out the query embeddings which the loss saw, as an embedding
   bank wants them: step(state, batch) -> (state', (metrics, queries [q, d])). Jitted by Partitioner.jit_step every process
   gets all q rows: one gather of q*d floats more.
   """
-  return _make_step(model, loss, transform, seed=seed, frozen=frozen, options=options, with_queries=True)
+  return _make_step(
+    model, loss, transform, seed=seed, frozen=frozen, options=options, tables=tables, with_queries=True
+  )
 
 
 def _make_step(
@@ -80,6 +89,7 @@ def _make_step(
   seed: int,
   frozen: Sequence[str],
   options: StepOptions,
+  tables: TableUpdates | None,
   with_queries: bool,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, tuple[Mapping[str, Array], Any]]]:
   in_pieces = options.chunks > 1 or options.microbatches > 1
@@ -90,7 +100,7 @@ def _make_step(
     return side(params, tokens, dropout_rng=rng)
 
   def gradient_of(
-    params: Mapping, loss_state: Any, batch: Batch, rng: Array
+    model: TowerPair, params: Mapping, loss_state: Any, batch: Batch, rng: Array
   ) -> tuple[Any, LossOutput, Any, Any]:
     query_rng, passage_rng, loss_rng = jax.random.split(rng, 3)
 
@@ -108,15 +118,17 @@ def _make_step(
     gradient, (output, next_state, queries) = jax.grad(objective, has_aux=True)(params)
     return gradient, LossOutput(*jax.tree.map(_scalar, tuple(output))), next_state, queries
 
-  def gradient_in_pieces(state: TrainState, batch: Batch, rng: Array) -> tuple[Any, LossOutput, Any, Any]:
+  def gradient_in_pieces(
+    model: TowerPair, params: Mapping, loss_state: Any, batch: Batch, rng: Array
+  ) -> tuple[Any, LossOutput, Any, Any]:
     mesh = sharding.data_mesh()
     # Frozen parameters are stopped before the copies too, or their gradient of zeros would be summed over the shards.
     copies, pull = jax.vjp(
-      lambda params: {**params, "model": spread(stop_frozen(params, frozen)["model"])}, state.params
+      lambda params: {**params, "model": spread(stop_frozen(params, frozen)["model"])}, params
     )
     gradient, output, loss_state, queries = accumulate(
-      lambda *args: gradient_of(copies, *args),
-      state.loss_state,
+      lambda *args: gradient_of(model, copies, *args),
+      loss_state,
       batch,
       rng,
       count=options.microbatches,
@@ -136,31 +148,52 @@ def _make_step(
       embedded = EmbeddedBatch.of(estimation, query, passage)
     return state.replace(loss_state=loss.before(state.loss_state, embedded)), rest
 
+  def updated(state: TrainState, narrowed: Narrowed, gradient: Any, finite: Array | None) -> tuple[Any, Any]:
+    """Returns the parameters and the optimizer state after the step."""
+    if tables is None:
+      return _updated(transform, gradient, state.params, state.opt_state, finite)
+    rest, _ = tables.split(state.params)
+    of_rest, of_tables = tables.split(gradient)
+    rest, dense = _updated(transform, of_rest, rest, state.opt_state["dense"], finite)
+    own, slots = tables.written(
+      state.params, state.opt_state["tables"], narrowed, of_tables, state.step, keep=finite
+    )
+    return joined(rest, own), {"dense": dense, "tables": slots}
+
   def step(old: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
     rng = jax.random.fold_in(jax.random.key(seed), old.step)
     state, batch = prepared(old, batch)
-    if in_pieces:
-      gradient, output, loss_state, queries = gradient_in_pieces(state, batch, rng)
-    else:
-      gradient, output, loss_state, queries = gradient_of(state.params, state.loss_state, batch, rng)
+    seen = (
+      Narrowed(model, state.params, batch, {}) if tables is None else tables.narrowed(state.params, batch)
+    )
+    gradient, output, loss_state, queries = (gradient_in_pieces if in_pieces else gradient_of)(
+      seen.model, seen.params, state.loss_state, seen.batch, rng
+    )
     if loss.after is not None:
       loss_state = loss.after(loss_state)
-    updates, opt_state = transform.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
     metrics = {"loss": output.loss, "grad_norm": _scalar(optax.tree.norm(gradient)), **output.metrics}
-    new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
+    finite = None
     if options.max_nonfinite_steps:
-      new = _if_finite(metrics, new, old.replace(step=new.step))
+      finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
+    params, opt_state = updated(state, seen, gradient, finite)
+    loss_state = _kept(finite, loss_state, old.loss_state)
+    new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
     return new, (metrics, queries)
 
   return step
 
 
+def _updated(
+  transform: optax.GradientTransformation, gradient: Any, params: Any, opt_state: Any, finite: Array | None
+) -> tuple[Any, Any]:
+  updates, new_state = transform.update(gradient, opt_state, params)
+  return _kept(finite, (optax.apply_updates(params, updates), new_state), (params, opt_state))
+
+
+def _kept(finite: Array | None, new: Any, old: Any) -> Any:
+  """Returns `new` where the step is finite, else `old`; `new` where nobody asks."""
+  return new if finite is None else jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+
 def _scalar(value: Any) -> Array:
   return jnp.asarray(value, jnp.float32)
-
-
-def _if_finite(metrics: Mapping[str, Array], new: TrainState, old: TrainState) -> TrainState:
-  """Returns `new` if all metrics are finite, else `old`."""
-  finite = jnp.all(jnp.isfinite(jnp.stack(list(metrics.values()))))
-  return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.models import layer_stack
-from retrieval_jax.models.feature_bag import FeatureBagTower
+from retrieval_jax.models.feature_bag import Bags, FeatureBagTower
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.records import Tokens
 
@@ -112,6 +112,42 @@ class TowerPair:
   def tower_params(self, params: Mapping[str, Any], side: Side) -> dict[str, Any]:
     """Returns the parameters of one side ("query" or "passage") under the tower's own part names."""
     return {part: params[name] for part, name in self._names(side) if name in params}
+
+  def table_paths(self, side: Side) -> dict[str, tuple[str, ...]]:
+    """Returns where in the tree of `init` the table of each feature of one side lies: those that `bags` has ids of. A side
+    that reads text has none.
+
+    Example: `dual_encoder(bag_tower).table_paths("query")["id"]` is `("token_embedder", "id", "embedding")`.
+    """
+    tower = self._tower(side)
+    if not isinstance(tower, FeatureBagTower):
+      return {}
+    names = dict(self._names(side))
+    return {feature: (names[part], *rest) for feature, (part, *rest) in tower.table_paths.items()}
+
+  def bags(self, side: Side, tokens: Tokens) -> Bags:
+    """Returns the ids of each feature in one side's tokens, which that side reads as it reads the tokens; 0 pads.
+
+    A side that reads text has none.
+    """
+    tower = self._tower(side)
+    return tower.bags(tokens) if isinstance(tower, FeatureBagTower) else {}
+
+  def with_table_rows(self, rows: Mapping[tuple[str, ...], int]) -> "TowerPair":
+    """Returns the same model with other numbers of rows of some tables, by their `table_paths`.
+
+    Example: `model.with_table_rows({("token_embedder", "id", "embedding"): 257})`.
+    """
+
+    def resized(side: Side) -> AnyTower:
+      tower, paths = self._tower(side), self.table_paths(side)
+      if not isinstance(tower, FeatureBagTower):
+        return tower
+      return tower.clone(
+        features=tuple((name, rows.get(paths[name], number)) for name, number in tower.features)
+      )
+
+    return dataclasses.replace(self, query_tower=resized("query"), passage_tower=resized("passage"))
 
   def portable_params(self, params: Mapping[str, Any], side: Side) -> dict[str, Any]:
     """Returns one side's parameters under the tower's own part names with one subtree a layer, scanned or not."""

@@ -29,7 +29,14 @@ from retrieval_jax.propensities import Propensities
 from retrieval_jax.records import Ranking
 from retrieval_jax.run_file import write_run
 from retrieval_jax.searchers import EXACT, DenseSearcher, Searcher, task_name
-from retrieval_jax.unwanted import NOTHING, filtered_passages, own_passages, without
+from retrieval_jax.unwanted import (
+  NOTHING,
+  candidates_alone,
+  filtered_passages,
+  number_unshared,
+  own_passages,
+  without,
+)
 
 METRICS_FILE, RUN_FILE, PER_QUERY_FILE = "metrics.json", "run.trec", "per_query.tsv"
 
@@ -127,7 +134,7 @@ class RetrievalEvaluator(NamedTuple):
     counts = {
       "queries": found.judged,
       "answered": found.answered,
-      "corpus_size": data.passages.num_rows,
+      "corpus_size": data.passages.num_rows - number_unshared(data),
       "dangling_judgements": 0 if data.dangling is None else len(data.dangling.grades),
       **dropped,
       "empty_passages": int(data.passages.empty.sum()),
@@ -142,13 +149,15 @@ class RetrievalEvaluator(NamedTuple):
     of the embeddings."""
     drops = data.info.drop_identical if self.drop_identical is None else self.drop_identical
     own, filtered = own_passages(data) if drops else NOTHING, filtered_passages(data)
-    k = min(self.depth + own.most + filtered.most, data.passages.num_rows)
+    deepest = self.depth + own.most + filtered.most
+    k = min(deepest + number_unshared(data), data.passages.num_rows)
     geometry: Mapping[str, float] = {}
     if isinstance(searcher, DenseSearcher):
       embedded = searcher.embedded(data)
       ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
     else:
       ranking = searcher.search(data, k=k)
+    ranking = candidates_alone(ranking, data, depth=deepest)
     ranking, identical = without(ranking, own, depth=self.depth + filtered.most)
     ranking, pairs = without(ranking, filtered, depth=self.depth)
     return ranking, {"dropped_identical": identical, "dropped_filtered": pairs}, geometry

@@ -1,9 +1,9 @@
-"""Results that are none, a query's own passage and the pairs that a task filters: taken out of a ranking entry by entry."""
+"""Results that are none, a query's own passage, filtered pairs, other queries' candidates: taken out of a ranking."""
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.text_table import hash_text
@@ -65,10 +65,56 @@ def without(ranking: Ranking, unwanted: Unwanted, *, depth: int) -> tuple[Rankin
     gone = np.zeros((len(block), ranking.rows.shape[1]), bool)
     here = (places >= block[0]) & (places <= block[-1])
     gone[np.searchsorted(block, places[here]), ranks[here]] = True
-    order = np.argsort(gone, axis=1, kind="stable")[:, :depth]  # the others keep their order
-    rows[block] = np.take_along_axis(np.where(gone, -1, ranking.rows[block]), order, axis=1)
-    scores[block] = np.take_along_axis(np.where(gone, -np.inf, ranking.scores[block]), order, axis=1)
+    rows[block], scores[block] = _left(ranking.rows[block], ranking.scores[block], gone, depth=depth)
   return Ranking(rows, scores), len(places)
+
+
+def candidates_alone(ranking: Ranking, data: RetrievalData, *, depth: int) -> Ranking:
+  """Returns the ranking of data.judged without passages that are no candidates of a query (data.shared), cut at `depth`.
+
+  As in `without`, the ranking must be deeper than what is wanted: by `number_unshared`.
+
+  Example: where row 5 is not shared and judged for another query alone, the results [7, 5, 2] leave [7, 2].
+  """
+  if data.shared is None:
+    return Ranking(ranking.rows[:, :depth], ranking.scores[:, :depth])
+  rows = np.empty((len(ranking.rows), min(depth, ranking.rows.shape[1])), ranking.rows.dtype)
+  scores = np.empty(rows.shape, np.float32)
+  step = max(1, BLOCK // max(1, ranking.rows.shape[1]))
+  for start in range(0, len(rows), step):
+    block = slice(start, start + step)
+    gone = _of_others(ranking.rows[block], data, start)
+    rows[block], scores[block] = _left(ranking.rows[block], ranking.scores[block], gone, depth=depth)
+  return Ranking(rows, scores)
+
+
+def number_unshared(data: RetrievalData) -> int:
+  """Returns how many passages are candidates of some queries alone."""
+  return 0 if data.shared is None else int(np.count_nonzero(~data.shared))
+
+
+def _of_others(results: Int[np.ndarray, "q k"], data: RetrievalData, start: int) -> Bool[np.ndarray, "q k"]:
+  """Returns which results of the queries data.judged[start:] are no candidates of theirs."""
+  assert data.shared is not None
+  gone = (results >= 0) & ~data.shared[results]
+  for place, row in enumerate(data.judged[start : start + len(results)]):
+    gone[place] &= ~np.isin(results[place], data.relevance.row(int(row))[0])
+  return gone
+
+
+def _left(
+  rows: Int[np.ndarray, "q k"],
+  scores: Float[np.ndarray, "q k"],
+  gone: Bool[np.ndarray, "q k"],
+  *,
+  depth: int,
+) -> tuple[Int[np.ndarray, "q d"], Float[np.ndarray, "q d"]]:
+  """Returns the rows and scores without those that are gone; the others keep their order."""
+  order = np.argsort(gone, axis=1, kind="stable")[:, :depth]
+  return (
+    np.take_along_axis(np.where(gone, -1, rows), order, axis=1),
+    np.take_along_axis(np.where(gone, -np.inf, scores), order, axis=1),
+  )
 
 
 def _found(

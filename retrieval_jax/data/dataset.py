@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from retrieval_jax import paths
 from retrieval_jax.data.built_folder import short_hash
@@ -42,6 +42,8 @@ class RetrievalData(NamedTuple):
   chosen: of examples that are pairs (pair_examples.py), the place of each one's passage among its query's positives; None:
     one of the query's positives is drawn in each epoch.
   marginals: how a gravity weighs the rows (marginals.py), if the training's loss asks.
+  shared: which passage rows are candidates of every query (sampling.py): another one is a candidate of the queries that it is
+    judged for alone; None: all are.
   """
 
   name: str
@@ -61,6 +63,7 @@ class RetrievalData(NamedTuple):
   label_counts: LabelCounts | None = None
   chosen: Int[np.ndarray, "e"] | None = None
   marginals: MarginalTables | None = None
+  shared: Bool[np.ndarray, "c"] | None = None
 
   @property
   def num_examples(self) -> int:

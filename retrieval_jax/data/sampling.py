@@ -21,6 +21,8 @@ class Sample(NamedTuple):
   queries: so many of the judged queries, drawn by `seed`.
   passages: so many of the corpus: every passage that is judged for one of these queries, and others drawn by `seed`. A
     search among fewer passages finds more, so the numbers compare with each other and with no other corpus.
+  candidates: each query is searched for among so many of the corpus, drawn by `seed` and the same for all queries, and the
+    passages that are judged for this query; those of other queries are not in its way.
 
   Example: `Sample(queries=500, passages=20_000)`.
   """
@@ -28,11 +30,12 @@ class Sample(NamedTuple):
   queries: int | None = None
   passages: int | None = None
   seed: int = 0
+  candidates: int | None = None
 
   @property
   def is_all(self) -> bool:
     """Whether nothing is left out."""
-    return self.queries is None and self.passages is None
+    return self.queries is None and self.passages is None and self.candidates is None
 
 
 class SelectedRows(TokenStore):
@@ -98,19 +101,29 @@ def renumbered(rows: Int[np.ndarray, "e"], kept: Int[np.ndarray, "k"]) -> Int[np
 def sampled(data: RetrievalData, sample: Sample) -> RetrievalData:
   """Returns the part of a task; the same part for the same task and sample.
 
-  Raises: UserError for a number below 1.
+  Raises: UserError for a number below 1, and for both passages and candidates.
   """
-  for name, value in (("queries", sample.queries), ("passages", sample.passages)):
+  wanted = {"queries": sample.queries, "passages": sample.passages, "candidates": sample.candidates}
+  for name, value in wanted.items():
     if value is not None and (type(value) is not int or value < 1):
       raise UserError(
         f"a sample of {value!r} {name}: expected a whole number of at least 1, or None for all."
       )
+  if sample.passages is not None and sample.candidates is not None:
+    raise UserError(
+      f"a sample of {sample.passages} passages and {sample.candidates} candidates: give one of them, for passages are searched "
+      "for all queries together, and candidates for each by itself."
+    )
   generator = np.random.default_rng(sample.seed)
   queries = data.judged
   if sample.queries is not None and sample.queries < len(queries):
     queries = np.sort(generator.choice(queries, sample.queries, replace=False))
   relevance = _of_queries(data.relevance, queries)
-  passages = _passages(data, relevance, sample.passages, generator)
+  shared = _shared(data, sample)
+  if shared is None:
+    passages = _passages(data, relevance, sample.passages, generator)
+  else:
+    passages = np.union1d(shared, relevance.passage_rows).astype(np.int64)
   relevance = relevance._replace(passage_rows=renumbered(relevance.passage_rows, passages).astype(np.int32))
   chosen = SelectedRows(data.passages, passages) if len(passages) < data.passages.num_rows else data.passages
   return data._replace(
@@ -125,7 +138,16 @@ def sampled(data: RetrievalData, sample: Sample) -> RetrievalData:
     filtered=_filtered(data.filtered, queries, passages),
     label_counts=_counts(data.label_counts, passages),
     negatives=None,
+    shared=None if shared is None else np.isin(passages, shared, assume_unique=True),
   )
+
+
+def _shared(data: RetrievalData, sample: Sample) -> Int[np.ndarray, "m"] | None:
+  """Returns the passage rows that are candidates of every query, whichever queries are drawn; None: all are."""
+  total = data.passages.num_rows
+  if sample.candidates is None or sample.candidates >= total:
+    return None
+  return np.random.default_rng([sample.seed, 1]).choice(total, sample.candidates, replace=False)
 
 
 def _filtered(

@@ -13,7 +13,9 @@ from jaxtyping import Bool
 from retrieval_jax import paths
 from retrieval_jax.data.built_folder import built_folder, short_hash
 from retrieval_jax.data.file_task import files_fingerprint
+from retrieval_jax.data.lines import ENDINGS
 from retrieval_jax.data.link_graph import Edge, graph_files, known_edges, read_edges, read_nodes
+from retrieval_jax.data.tables import is_json
 from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import atomic_write
@@ -104,6 +106,11 @@ def write_split(
   An edge that comes again is left out, and so is one of a node that is not there (known_edges). The edges are read twice.
   Memory: the ids of the nodes, and 33 bytes an edge.
 
+  Args:
+    nodes, edges: files as LinkGraph reads them, under any name.
+    output: a folder that is there.
+    shares: of the splits.
+
   Raises: UserError for a split that is wanted and has no edge.
 
   Example: `write_split(nodes, edges, folder, shares=Shares())` returns `{"nodes": 60376, "train": 269964, ...}`.
@@ -128,8 +135,14 @@ def write_split(
         f"{edges}: none of its {sum(counts[name] for name in wanted):,} edges is {' or '.join(empty)}. Give larger shares, or "
         "another seed."
       )
-  shutil.copyfile(nodes, output / nodes.name)
+  shutil.copyfile(nodes, output / _name_of_nodes(nodes))
   return counts
+
+
+def _name_of_nodes(path: pathlib.Path) -> str:
+  """Returns the name by which a graph's folder has a file of nodes of this form."""
+  packed = path.suffix if path.suffix in ENDINGS else ""
+  return f"nodes.{'jsonl' if is_json(path) else 'tsv'}{packed}"
 
 
 def _first_ones(edges: Iterator[Edge], hashes: array) -> Iterator[tuple[Edge, int]]:

@@ -143,7 +143,7 @@ class GramianTracker:
       self._say(
         "stability",
         f"warning: step {step:,}: gramian/stability is {found['stability']:.2g}: the embeddings move much faster than the "
-        "estimate of their Gramian follows, so they will overshoot. Raise ALPHA or lower the learning rate of the dense layers.",
+        "estimate of their Gramian follows, so they will overshoot. Raise GRAVITY_ALPHA or lower the learning rate of the dense layers.",
       )
     for estimate in estimated.values():
       trace = float(np.trace(np.asarray(estimate.passage)))
@@ -154,7 +154,7 @@ class GramianTracker:
       self._say(
         "oscillation",
         f"warning: step {step:,}: the estimated Gramian oscillates: the exact one's trace went from {min(recent):.2f} to "
-        f"{max(recent):.2f} times its own. Raise ALPHA, or lower the learning rate of the dense layers.",
+        f"{max(recent):.2f} times its own. Raise GRAVITY_ALPHA, or lower the learning rate of the dense layers.",
       )
 
   def _say(self, kind: str, message: str) -> None:

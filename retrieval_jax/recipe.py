@@ -45,6 +45,7 @@ class Recipe(NamedTuple):
   evaluators, eval_loss: what is measured at every checkpoint, and every eval_period steps if that is given.
   clusters: where a batcher that clusters the examples takes their embeddings from.
   examples: what an example is, and what a loss that estimates something draws besides.
+  gramian_period: steps between two looks at the exact Gramians (gramian_tracker.py), which encode all rows; 0: none.
   """
 
   retriever: Retriever
@@ -62,6 +63,7 @@ class Recipe(NamedTuple):
   eval_period: int | None = None
   clusters: ClusterOptions = ClusterOptions()
   examples: ExampleOptions = ExampleOptions()
+  gramian_period: int = 0
 
   def evaluates_at(self, step: int) -> bool:
     """Returns whether the evaluators run after `step` steps although no checkpoint is saved there."""

@@ -13,6 +13,7 @@ from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import mixture
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
+from retrieval_jax.gramian_tracker import GramianTracker
 from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.model_info import write_model_info
 from retrieval_jax.partitioning import Partitioner
@@ -116,7 +117,8 @@ def train(
     _describe(recipe, partitioner, data, batches, start, total_steps)
     batches.start(folder, partitioner, step=start, manifest=before)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
-    guard = StepGuard(batches.watching(step_fn), recipe.step, recipe.batcher.batch_size)
+    tracker = GramianTracker(recipe, data, partitioner)
+    guard = StepGuard(tracker.watching(batches.watching(step_fn)), recipe.step, recipe.batcher.batch_size)
     evaluation = make_evaluation(recipe, partitioner, folder, seed=seed)
     log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
     metrics: Mapping[str, float] = {}
@@ -138,6 +140,8 @@ def train(
           log.write(step, refreshed)
         state = guard.run(done, state, partitioner.put_batch(batches.make(step)))
         batches.hold(step)
+        if tracked := tracker.numbers():
+          log.write(done, tracked)
         watch.tick()
         bar.update(1)
         if done % log_period == 0 or done == total_steps:

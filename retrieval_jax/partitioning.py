@@ -17,7 +17,7 @@ DATA_AXIS = "data"
 MODEL_AXIS = "model"
 Rules = Sequence[tuple[str, str | None]]
 
-# T5X's standard rules at one-dimensional parameter and activation partitioning.
+# T5X's standard rules at one-dimensional parameter and activation partitioning, and one for caches.
 STANDARD_RULES: Rules = (
   (sharding.BATCH, DATA_AXIS),
   (sharding.VOCAB, MODEL_AXIS),
@@ -31,6 +31,7 @@ STANDARD_RULES: Rules = (
   (sharding.POSITION, None),
   (sharding.LAYERS, None),
   (sharding.LENGTH, None),
+  (sharding.CACHE_ROWS, DATA_AXIS),
 )
 
 

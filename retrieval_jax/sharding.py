@@ -25,6 +25,7 @@ AFFINITY: Final = "affinity"  # the projection's output
 RELPOS_BUCKETS: Final = "relpos_buckets"
 POSITION: Final = "abspos_buckets"
 LAYERS: Final = "layers"
+CACHE_ROWS: Final = "cache_rows"  # of a loss's cache of all queries or passages
 
 ALL: Final = (
   BATCH,
@@ -39,6 +40,7 @@ ALL: Final = (
   RELPOS_BUCKETS,
   POSITION,
   LAYERS,
+  CACHE_ROWS,
 )
 
 # Of the activations inside an encoder.

@@ -63,7 +63,7 @@ class Loss(NamedTuple):
   state_axes: Callable[[PyTree], PyTree] | None = None
 
 
-def replicated(state: PyTree[Array]) -> Any:
+def replicated(state: PyTree) -> Any:
   """Returns the logical axes of a state that every device holds whole.
 
   Example: of `{"step": a scalar, "gramian": [d, d]}` they are `{"step": (), "gramian": (None, None)}`.

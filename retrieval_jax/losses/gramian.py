@@ -15,11 +15,12 @@ from jaxtyping import Array, PyTree
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError, nearest
+from retrieval_jax.losses import sagram as cached
 from retrieval_jax.losses import schedules
 from retrieval_jax.losses import sogram as online
 from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.gramian_prior import Prior
-from retrieval_jax.losses.gramian_state import OnlineState
+from retrieval_jax.losses.gramian_state import CachedState, OnlineState
 from retrieval_jax.losses.schedules import Weight
 from retrieval_jax.losses.sogram import Batches, Start
 from retrieval_jax.records import EmbeddedBatch, LossOutput
@@ -99,6 +100,70 @@ def sogram(
   _check_choice("sogram", "start", start, get_args(Start))
   _check_choice("sogram", "batches", batches, get_args(Batches))
   return _online("sogram", alpha, start, batches, score, prior)
+
+
+def sagram(
+  *,
+  beta: str = "in_cone",
+  project: bool = True,
+  batches: str = "lagged",
+  cache_dtype: str = "float32",
+  score: Score = scoring.dot,
+  prior: Prior | None = None,
+) -> Loss:
+  """Returns SAGram: the gravity against Gramians of a cache that holds every row's last embedding.
+
+  With S = sum_x rho_x z_x z_x^T over the cached embeddings z (rho: the share of the marginals), the rows of a batch correct it by
+  beta "in_cone", the paper's 1/n: each different row's part once, sum_x rho_x (u_x u_x^T - z_x z_x^T), always positive
+    semi-definite, and the better for batches of about 128; or "unbiased", the paper's 1: the mean over the batch of
+    m_i (u_i u_i^T - z_i z_i^T), right in the mean and not always semi-definite, so that `project` moves it to the nearest
+    matrix which is (O(d^3) a step; without, the loss may have no lower bound).
+  While not all rows have been seen, "in_cone" divides by the share of those that have; "unbiased" stays right by itself.
+  batches: "lagged", the batch learns from the estimate of the caches before it, and then refreshes them; "two", the paper's: an
+  estimation batch corrects the estimate first, and only the batch that learns refreshes the caches.
+  A refresh writes each different row once; the embeddings are those before the step's update.
+
+  cache_dtype: "float32", or "bfloat16" for half the memory; S is of what is stored. State: CachedState, the caches
+  [num_queries + num_passages, d] split by rows over the devices, all else O(d^2). A step reads and writes the rows of its batch
+  alone. Microbatches: all learn from the estimate before the step; a row that two of them hold is refreshed twice, and
+  for "unbiased" corrects the next estimate by its first embedding alone. A row whose embedding is not finite is not cached.
+  With a prior, the factors of a row must stay the same. sagram_caches: filled (start from given embeddings), rebuilt, drift.
+
+  Otherwise, score and prior too, as `sogram`. Metrics: those of gramian_rows.metrics_of; cached_share_query and
+  cached_share_passage, the share of the whole Gramian that the rows seen make up.
+
+  Raises: UserError for another beta, batches, cache_dtype or score, and, while tracing, a batch without marginals.
+
+  Source: Krichene et al. (2019), "Efficient Training on Very Large Corpora via Gramian Estimation", algorithm 1.
+
+  Example: `weighted_sum({"squared": (0.5, squared_error(score=dot)), "gravity": (10.0, sagram())})`.
+  """
+  _check_choice("sagram", "beta", beta, get_args(cached.Beta))
+  _check_choice("sagram", "batches", batches, get_args(cached.Batches))
+  _check_choice("sagram", "cache_dtype", cache_dtype, get_args(cached.CacheDtype))
+  _check_score("sagram", score)
+  _check_prior("sagram", prior)
+  options = cached.Options(beta, project, batches, cache_dtype, score, prior)  # pyright: ignore[reportArgumentType]
+
+  def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[dict[str, Any], CachedState]:
+    del rng
+    return {}, cached.initial(options, embed_dim, data)
+
+  def apply(
+    params: PyTree, state: CachedState, batch: EmbeddedBatch, *, rng: Array | None, train: bool
+  ) -> tuple[LossOutput, CachedState]:
+    del params, rng
+    return cached.apply(options, state, batch, train=train)
+
+  two = batches == "two"
+  return Loss(
+    init,
+    apply,
+    _requires(prior, two),
+    before=functools.partial(cached.before, options) if two else None,
+    after=functools.partial(cached.after, options),
+    state_axes=cached.state_axes,
+  )
 
 
 def _online(name: str, alpha: Weight, start: Any, batches: Any, score: Score, prior: Any) -> Loss:

@@ -35,17 +35,21 @@ class Options(NamedTuple):
 
 def initial(options: Options, embed_dim: int) -> OnlineState:
   """Returns the state before the first step."""
-  number = jnp.zeros(())
-  pending = None if options.batches == "two" else _nothing(options, embed_dim)
-  step = jnp.zeros((), jnp.int32)
-  return OnlineState(zeros(embed_dim, options.prior), step, number, number, number, pending)
+  nothing = Pending(zeros(embed_dim, options.prior), jnp.zeros(()))
+  return OnlineState(
+    estimate=zeros(embed_dim, options.prior),
+    step=jnp.zeros((), jnp.int32),
+    batches=jnp.zeros(()),
+    mass=jnp.zeros(()),
+    alpha=jnp.zeros(()),
+    pending=None if options.batches == "two" else nothing,
+  )
 
 
 def zeros(embed_dim: int, prior: Prior | None) -> Gramians:
-  """Returns Gramians of zeros."""
-  square = jnp.zeros((embed_dim, embed_dim))
-  cross = None if prior is None else jnp.zeros((embed_dim, prior.rank))
-  return Gramians(square, square, cross, cross)
+  """Returns Gramians of zeros, each an array of its own: one array at two places could not be donated."""
+  shapes = [(embed_dim, embed_dim)] * 2 + ([] if prior is None else [(embed_dim, prior.rank)] * 2)
+  return Gramians(*(jnp.zeros(shape) for shape in shapes))
 
 
 def before(options: Options, state: OnlineState, estimation: EmbeddedBatch | None) -> OnlineState:
@@ -107,10 +111,6 @@ def _updated(options: Options, state: OnlineState, batch: Gramians, some: Any) -
   )
   new = state._replace(estimate=mixed, step=state.step + 1, batches=state.batches + 1, mass=mass, alpha=alpha)
   return jax.tree.map(lambda a, b: jnp.where(some, a, b), new, state)
-
-
-def _nothing(options: Options, embed_dim: int) -> Pending:
-  return Pending(zeros(embed_dim, options.prior), jnp.zeros(()))
 
 
 def _add(total: Array, x: Array) -> Array:

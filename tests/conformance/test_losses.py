@@ -17,7 +17,7 @@ from retrieval_jax.losses.base import DataSizes, Loss
 from retrieval_jax.losses.bias import learned as learned_bias
 from retrieval_jax.losses.decoupled import decoupled_softmax
 from retrieval_jax.losses.distillation import distillation_kl, margin_mse
-from retrieval_jax.losses.gramian import batch_gravity, sogram
+from retrieval_jax.losses.gramian import batch_gravity, sagram, sogram
 from retrieval_jax.losses.gramian_prior import popularity
 from retrieval_jax.losses.in_batch import in_batch_softmax, joint_softmax, pair, samtone
 from retrieval_jax.losses.matryoshka import matryoshka
@@ -81,6 +81,10 @@ LOSSES = {
   "sogram": sogram(),
   "sogram: cosine, two batches": sogram(score=cosine, batches="two", start="debiased"),
   "sogram: with a prior": sogram(prior=popularity(3.0), batches="in_batch"),
+  "sagram": sagram(),
+  "sagram: two batches, unbiased, cosine, with a prior": sagram(
+    beta="unbiased", batches="two", score=cosine, prior=popularity(3.0)
+  ),
   "weighted_sum": weighted_sum(
     {
       "samtone": (0.3, samtone(temperature=0.1)),

@@ -9,9 +9,11 @@ import gin
 import pytest
 
 from retrieval_jax.data.dataset import TaskSource
+from retrieval_jax.data.debian_packages import DebianPackages
 from retrieval_jax.data.extreme import ExtremeFolder
 from retrieval_jax.data.file_sources import BeirFolder, JsonlPairs, TsvPairs
 from retrieval_jax.data.link_graph import LinkGraph
+from retrieval_jax.data.planted_graph import PlantedGraph
 from retrieval_jax.data.reqa import ReqaFolder
 from retrieval_jax.data.tfds_source import TfdsPairs
 
@@ -130,3 +132,25 @@ def test_extreme_classification(build, tmp_path):
   assert train == ExtremeFolder(str(tmp_path), "train", 0.05, True, "latin-1", False, (0.6, 2.6))
   assert evaluation == dataclasses.replace(train, split="held_out")
   assert build("extreme.gin", f"DATA_PATH = '{tmp_path}'")[1] == ExtremeFolder(str(tmp_path), "test")
+
+
+def test_graphs_that_are_made(build):
+  features = (
+    "retrieval_jax.data.link_graph.LinkGraph.features = ('id',)"  # as a model of feature bags asks for them
+  )
+  bindings = (
+    "DATA_PATH = 'x'",
+    "DEV_SHARE = 0.05",
+    "TEST_SHARE = 0.2",
+    "SPLIT_SEED = 3",
+    "EVAL_SPLIT = 'dev'",
+  )
+  train, evaluation = build("debian_packages.gin", *bindings, features)
+  for source, split in ((train, "train"), (evaluation, "dev")):
+    assert dataclasses.replace(source, graph=LinkGraph) == DebianPackages("x", split, 0.05, 0.2, 3)
+    assert source.graph(path="y", split=split) == LinkGraph("y", split, ("id",))
+  bindings = ("PLANTED_ITEMS = 500", "PLANTED_TOPICS = 20", "PLANTED_SEED = 7")
+  train, evaluation = build("planted_graph.gin", *bindings, features)
+  for source, split in ((train, "train"), (evaluation, "test")):
+    assert dataclasses.replace(source, graph=LinkGraph) == PlantedGraph(split, 500, 20, 7)
+    assert source.graph(path="y", split=split) == LinkGraph("y", split, ("id",))

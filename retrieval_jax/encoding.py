@@ -16,6 +16,7 @@ from retrieval_jax.data.text_inputs import Text, TextInputs
 from retrieval_jax.errors import UserError
 from retrieval_jax.length_batches import bucket, length_batches, row_counts
 from retrieval_jax.models.dual_encoder import PARTS, Side, TowerPair
+from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.partitioning import Partitioner
 
 SHOWN_ROWS: Final = 1000  # fewer are done before a progress bar could be read
@@ -68,7 +69,8 @@ class Encoder(NamedTuple):
   """A model with its parameters, ready to encode tokens.
 
   tokens_per_batch: padded tokens of one batch, over all devices; bounds the activation memory. None: 1,024 a CPU device,
-  whose caches then hold a layer's activations (1.3 times the rate of 8,192), 16,384 a GPU or TPU.
+  whose caches then hold a layer's activations (1.3 times the rate of 8,192), 16,384 a GPU or TPU, and for feature bags, which
+  have no such activations (3 times the rate of 1,024).
   dtype: of the activations; embeddings come out in float32. How exactly "float32" multiplies is the backend's choice (TF32
   on GPUs, one pass of bfloat16 on TPUs); set jax_default_matmul_precision="float32" for more.
   A batch has one of the few shapes of `shapes`, each compiled once, whatever is encoded (lengths in multiples of 16 ran at
@@ -90,7 +92,8 @@ class Encoder(NamedTuple):
         raise UserError(f"TOKENS_PER_BATCH={given!r}: expected a whole number of at least 1, or None.")
       return given
     on_cpu = self.partitioner.mesh.devices.flat[0].platform == "cpu"
-    return (CPU_TOKENS if on_cpu else DEVICE_TOKENS) * self.partitioner.data_size
+    bags = isinstance(self.model.query_tower, FeatureBagTower)
+    return (CPU_TOKENS if on_cpu and not bags else DEVICE_TOKENS) * self.partitioner.data_size
 
   def queries(self, store: Rows) -> Float[np.ndarray, "q d"]:
     """Returns the query tower's embeddings of every row, float32, in row order."""

@@ -11,6 +11,7 @@ from retrieval_jax.errors import UserError, nearest
 
 WORD: Final = re.compile(r"\w+")
 LETTERS: Final = 3
+WHOLE: Final = "values"  # the kind that takes texts as they are
 
 
 class BagFeature(NamedTuple):
@@ -129,7 +130,7 @@ def _letters(texts: list[str]) -> Iterable[str]:
 
 
 KINDS: Final[Mapping[str, Callable[[list[str]], Iterable[str]]]] = {
-  "values": _as_they_are,
+  WHOLE: _as_they_are,
   "words": _single_words,
   "ngrams": _ngrams,
   "letters": _letters,

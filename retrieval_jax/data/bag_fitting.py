@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_jax import paths
-from retrieval_jax.data.bag_features import BagFeature, bag_features, fields_of, parsed
+from retrieval_jax.data.bag_features import WHOLE, BagFeature, bag_features, fields_of, parsed
 from retrieval_jax.data.bag_vocabulary import FORMAT, written
 from retrieval_jax.data.built_folder import built_folder, short_hash
 from retrieval_jax.data.pair_table import pair_table
@@ -27,7 +27,8 @@ LOG = logging.getLogger(__name__)
 class Limits(NamedTuple):
   """How large a vocabulary may get, by the features' names; those not named have no other limit than the default.
 
-  min_counts: nodes that a value must be in to have a row, 1 by default: an n-gram of a single node says what its id says.
+  min_counts: nodes that a value must be in to have a row. Default: 1 of whole values, 2 of words, n-grams and letters, since
+    one of a single node says what the node's id says.
   max_rows: rows, of the values in most nodes. max_values: columns, 32 by default, or as many as a node has if fewer.
   """
 
@@ -150,7 +151,7 @@ class _Seen:
 
 def _fitted(feature: BagFeature, seen: _Seen, limits: Limits, where: str) -> tuple[int, list[str]]:
   name = feature.name
-  least = limits.min_counts.get(name, 1)
+  least = limits.min_counts.get(name, 1 if feature.kind == WHOLE else 2)
   flat = np.frombuffer(seen.flat, np.int32) if seen.flat else np.zeros(0, np.int32)
   counts = np.bincount(flat, minlength=len(seen.numbers))
   order = np.argsort(-counts, kind="stable")

@@ -18,6 +18,7 @@ from retrieval_jax.errors import UserError
 from tests.data.toy_source import ListSource
 
 SPEC = {"id": ("values", "id"), "ngrams": ("ngrams", "title"), "tags": ("values", "section", "tags")}
+ALL = Limits(min_counts={"ngrams": 1})
 NODES = (
   {"id": "7", "title": "Red cats", "section": "pets", "tags": ["x", "y z"]},
   {"id": "0", "title": "red CATS purr", "section": "pets", "tags": ["x", "x", "pets"]},
@@ -35,7 +36,7 @@ def source(*texts: str) -> ListSource:
 
 @pytest.fixture
 def vocabulary(tmp_path: pathlib.Path) -> BagVocabulary:
-  return BagVocabulary(vocabulary_file(source(*TEXTS), SPEC, cache=tmp_path / "cache"))
+  return BagVocabulary(vocabulary_file(source(*TEXTS), SPEC, limits=ALL, cache=tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_rows_of_ids(vocabulary: BagVocabulary):
 
 def test_limits(caplog: pytest.LogCaptureFixture):
   specs = bag_features(SPEC)
-  limits = Limits(min_counts={"ngrams": 2}, max_rows={"id": 2, "tags": 2}, max_values={"tags": 1})
+  limits = Limits(max_rows={"id": 2, "tags": 2}, max_values={"tags": 1})
   with caplog.at_level(logging.WARNING):
     widths, values = fit(TEXTS, specs, limits, where="toy")
   assert widths == [1, 3, 1]
@@ -107,7 +108,7 @@ def test_limits(caplog: pytest.LogCaptureFixture):
 
 
 def test_the_file_is_the_same_for_the_same_texts(tmp_path: pathlib.Path, vocabulary: BagVocabulary):
-  again = vocabulary_file(source(*TEXTS), SPEC, cache=tmp_path / "another")
+  again = vocabulary_file(source(*TEXTS), SPEC, limits=ALL, cache=tmp_path / "another")
   assert pathlib.Path(again).read_bytes() == vocabulary.file.read_bytes()
   assert BagVocabulary(again).fingerprint == vocabulary.fingerprint
   assert vocabulary_file(None, SPEC, path=again) == again
@@ -120,11 +121,11 @@ def test_texts_that_come_as_query_and_as_passage_count_once(tmp_path: pathlib.Pa
   a, b = json.dumps({"title": "a"}), json.dumps({"title": "b"})
   pairs = [
     features.pair("q", a, "p1", b),
-    features.pair("q", a, "p2", json.dumps({"title": "b b"})),
+    features.pair("q", a, "p2", json.dumps({"title": ["b", "c"]})),
     features.pair("q2", b, "p3", a),
   ]
-  path = vocabulary_file(ListSource({"train": pairs}), {"words": ("words", "title")}, cache=tmp_path)
-  assert json.loads(pathlib.Path(path).read_bytes())["features"][0]["values"] == ["b", "a"]
+  path = vocabulary_file(ListSource({"train": pairs}), {"title": ("values", "title")}, cache=tmp_path)
+  assert json.loads(pathlib.Path(path).read_bytes())["features"][0]["values"] == ["b", "c", "a"]
 
 
 def test_a_token_store_of_bags(vocabulary: BagVocabulary, tmp_path: pathlib.Path):
@@ -174,7 +175,7 @@ def test_mistakes_in_a_text_are_named(vocabulary: BagVocabulary):
     (
       {"id": ("values", "id"), "n": ("words", "tittle")},
       {},
-      r"toy, split train: no value of the feature 'n' is in 1 nodes \(fields: tittle; 0 values in all\)",
+      r"toy, split train: no value of the feature 'n' is in 2 nodes \(fields: tittle; 0 values in all\)",
     ),
     (SPEC, {"min_counts": {"tags": 9}}, r"no value of the feature 'tags' is in 9 nodes .* 3 values in all"),
     (SPEC, {"max_rows": {"ngram": 9}}, "MAX_ROWS: 'ngram' is no feature; .*did you mean 'ngrams'"),
@@ -217,7 +218,7 @@ def test_the_real_graph(data_dir: pathlib.Path, tmp_path: pathlib.Path):
 
   spec = {"id": ("values", "id"), "ngrams": ("ngrams", "title"), "categories": ("values", "categories")}
   graph = LinkGraph(str(data_dir / "graph_wikispeedia"), features=fields(spec))
-  path = vocabulary_file(graph, spec, limits=Limits(min_counts={"ngrams": 2}), cache=tmp_path)
+  path = vocabulary_file(graph, spec, cache=tmp_path)
   vocabulary = BagVocabulary(path)
   assert vocabulary.tables == (("id", 4599), ("ngrams", 1508), ("categories", 130))
   assert vocabulary.columns == (1, 16, 3)

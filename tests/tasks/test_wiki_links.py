@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from task_files import judgements, write
 
-from retrieval_jax.data.bag_fitting import vocabulary_file
+from retrieval_jax.data.bag_fitting import Limits, vocabulary_file
 from retrieval_jax.data.bag_vocabulary import BagVocabulary, length
 from retrieval_jax.data.dataset import load
 from retrieval_jax.data.features import registered
@@ -51,7 +51,11 @@ def test_texts(root: pathlib.Path, read, place: str):
 
 def test_bags(root: pathlib.Path, tmp_path: pathlib.Path):
   toy(root / "wiki_links")
-  vocabulary = BagVocabulary(vocabulary_file(TaskSource("wiki_links"), SPEC, cache=tmp_path / "cache"))
+  vocabulary = BagVocabulary(
+    vocabulary_file(
+      TaskSource("wiki_links"), SPEC, limits=Limits(min_counts={"ngrams": 1}), cache=tmp_path / "cache"
+    )
+  )
   assert vocabulary.tables == (("id", 4), ("ngrams", 7), ("categories", 3))
   inputs = TextInputs(vocabulary, length(vocabulary), length(vocabulary))
   data = load(TaskSource("wiki_links", "dev"), inputs, cache=tmp_path / "cache")

@@ -26,6 +26,7 @@ import tests.typecheck  # noqa: E402, F401  (the hook looks it up as an attribut
 # Shapes and types of every call into these are checked against their annotations.
 CHECKED = ("losses", "scoring", "models", "metrics", "batching", "encoding", "train_step", "embeddings")
 CHECKED += ("classifier_losses", "classifier_step", "classifiers", "label_unions", "sparse_optimizers")
+CHECKED += ("table_updates",)
 install_import_hook([f"retrieval_jax.{name}" for name in CHECKED], "tests.typecheck.check")
 
 import jax  # noqa: E402

@@ -2,6 +2,8 @@
 
 import functools
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +13,21 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from retrieval_jax import optimizers
+from retrieval_jax.checkpoints import Checkpoints
 from retrieval_jax.errors import UserError
 from retrieval_jax.freezing import freeze
-from retrieval_jax.losses.base import DataSizes, stateless
+from retrieval_jax.losses.base import DataSizes, Loss, stateless
 from retrieval_jax.losses.in_batch import in_batch_softmax
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.models.tower import Tower
-from retrieval_jax.partitioning import partitioner
+from retrieval_jax.partitioning import Partitioner, partitioner
 from retrieval_jax.records import Batch, LossOutput
 from retrieval_jax.sparse_optimizers import SparseOptimizer, sparse_adagrad, sparse_adam, sparse_sgd
 from retrieval_jax.step_options import StepOptions
 from retrieval_jax.table_updates import TableUpdates, touched_rows
-from retrieval_jax.train_state import initial_state, state_shardings
+from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
 from retrieval_jax.train_step import make_train_step
 
 ROWS = {
@@ -67,7 +70,25 @@ LOSS = in_batch_softmax(temperature=0.5)
 ADAGRAD = sparse_adagrad(rate, initial_accumulator=START)
 
 
-def run(
+class Parts(NamedTuple):
+  part: Partitioner
+  create: Callable[[], TrainState]
+  shardings: TrainState
+  step: Callable
+
+  def start(self) -> TrainState:
+    return jax.jit(self.create, out_shardings=self.shardings)()
+
+  def go(self, state, numbers):
+    """Returns the state after the steps with these batches, and the metrics of each."""
+    found = []
+    for number in numbers:
+      state, metrics = self.step(state, self.part.put_batch(batch(number)))
+      found.append(jax.device_get(metrics))
+    return state, found
+
+
+def parts(
   part,
   *,
   sparse: SparseOptimizer | None = ADAGRAD,
@@ -75,26 +96,24 @@ def run(
   towers=None,
   frozen=(),
   options=PLAIN,
-  steps=STEPS,
+  loss=LOSS,
 ):
-  """Returns the state after some steps, and the metrics of each. sparse None: `dense` trains the tables, whole."""
+  """Returns all that a training needs. sparse None: `dense` trains the tables, whole."""
   towers = towers or model()
   tables = None if sparse is None else TableUpdates(towers, sparse, frozen)
   transform = freeze(reference(dense), frozen, all_may_freeze=tables is not None)
-
-  def create():
-    return initial_state(jax.random.key(0), towers, LOSS, transform, data=DataSizes(Q, Q), tables=tables)
-
-  shardings = state_shardings(jax.eval_shape(create), towers, part)
-  state = jax.jit(create, out_shardings=shardings)()
-  step = part.jit_step(
-    make_train_step(towers, LOSS, transform, seed=0, frozen=frozen, options=options, tables=tables), shardings
+  create = functools.partial(
+    initial_state, jax.random.key(0), towers, loss, transform, data=DataSizes(Q, Q), tables=tables
   )
-  found = []
-  for number in range(steps):
-    state, metrics = step(state, part.put_batch(batch(number)))
-    found.append(jax.device_get(metrics))
-  return state, found
+  shardings = state_shardings(jax.eval_shape(create), towers, part)
+  step = make_train_step(towers, loss, transform, seed=0, frozen=frozen, options=options, tables=tables)
+  return Parts(part, create, shardings, part.jit_step(step, shardings))
+
+
+def run(part, *, steps=STEPS, **options):
+  """Returns the state after some steps, and the metrics of each; options: of `parts`."""
+  made = parts(part, **options)
+  return made.go(made.start(), range(steps))
 
 
 def is_table(path):
@@ -271,39 +290,89 @@ def test_a_step_that_is_not_finite_changes_nothing():
     assert not any(jax.tree.leaves(jax.tree.map(np.array_equal, tree, same)))
 
 
-def compiled(rows, options=PLAIN):
+@pytest.mark.parametrize("name", DENSE)
+def test_a_resumed_training_is_the_same_and_goes_on_on_another_mesh(tmp_path, name):
+  """With slots and without."""
+  made = parts(one_device(), sparse=DENSE[name][0])
+  state, _ = made.go(made.start(), range(2))
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(2, state, manifest={})
+    checkpoints.wait()
+    want, _ = made.go(state, [2])
+    wider = parts(partitioner(num_partitions=2), sparse=DENSE[name][0])
+    for again in (made, wider):
+      target = abstract_with(jax.eval_shape(again.create), again.shardings)
+      restored = checkpoints.restore_newest(target)
+      assert restored is not None
+      got, _ = again.go(restored[0], [2])
+      if again is made:
+        jax.tree.map(assert_array_equal, got, want)
+      close(jax.device_get(got.params), jax.device_get(want.params), rtol=1e-4)
+
+
+def test_a_checkpoint_of_whole_tables_is_of_another_optimizer(tmp_path):
+  whole = parts(one_device(), sparse=None, dense=DENSE["adagrad"][1])
+  made = parts(one_device())
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, whole.start(), manifest={})
+    checkpoints.wait()
+    target = abstract_with(jax.eval_shape(made.create), made.shardings)
+    with pytest.raises(UserError, match="of another optimizer than the configured one"):
+      checkpoints.restore_newest(target)
+
+
+def of_estimates() -> Loss:
+  """A loss that adds the score of the mean query of the batch and that of the estimation batch."""
+
+  def before(state, estimation):
+    del state
+    return {"mean": jnp.mean(estimation.query, axis=0)}
+
+  def init(rng, *, embed_dim, data):
+    params, _ = LOSS.init(rng, embed_dim=embed_dim, data=data)
+    return params, {"mean": jnp.zeros(embed_dim)}
+
+  def apply(params, state, batch, *, rng, train):
+    output, _ = LOSS.apply(params, {}, batch, rng=rng, train=train)
+    return output._replace(loss=output.loss + jnp.mean(batch.query, axis=0) @ state["mean"]), state
+
+  return Loss(init, apply, frozenset({"estimation"}), before=before)
+
+
+def test_an_estimation_batch_sees_the_tables_before_the_step():
+  """All rows of them, those that the step does not touch too."""
+  ours = parts(one_device(), loss=of_estimates())
+  whole = parts(one_device(), sparse=None, dense=DENSE["adagrad"][1], loss=of_estimates())
+  placed = ours.part.put_batch(batch()._replace(estimation=batch(7)))
+  got, want = (made.step(made.start(), placed)[0] for made in (ours, whole))
+  close(got.params, want.params)
+  close(got.loss_state, want.loss_state)
+
+
+def compiled(rows, options, loss):
   """Returns the program of a step of a model with `rows` ids."""
   tower = FeatureBagTower((("id", rows), ("ngrams", 48)), embed_dim=4, hidden_dims=(4,), columns=(1, 4))
-  towers, part = dual_encoder(tower, sharing="ade_ste"), one_device()
-  tables, transform = TableUpdates(towers, ADAGRAD), optax.sgd(0.05)
-  create = functools.partial(
-    initial_state, jax.random.key(0), towers, LOSS, transform, data=DataSizes(Q, Q), tables=tables
-  )
-  abstract = jax.eval_shape(create)
-  step = make_train_step(towers, LOSS, transform, seed=0, options=options, tables=tables)
-  jitted = part.jit_step(step, state_shardings(abstract, towers, part))
-  return jitted.lower(
-    abstract, batch()._replace(query_tokens=items(np.random.default_rng(0), Q)[:, :5])
-  ).compile()
+  made = parts(one_device(), towers=dual_encoder(tower, sharing="ade_ste"), options=options, loss=loss)
+  one = batch()
+  one = one._replace(estimation=batch(7) if "estimation" in loss.requires else None)
+  return made.step.lower(jax.eval_shape(made.create), one).compile()
 
 
 @pytest.mark.parametrize(
-  "options", [StepOptions(), StepOptions(max_nonfinite_steps=1)], ids=["plain", "guarded"]
+  "options, loss",
+  [(PLAIN, LOSS), (StepOptions(max_nonfinite_steps=1), LOSS), (PLAIN, of_estimates())],
+  ids=["plain", "guarded", "estimation"],
 )
-def test_no_table_is_copied(options):
+def test_no_table_is_copied(options, loss):
   """Of 100,000 rows more a step holds one number each more, the places, and copies none."""
-  small, large = compiled(1000, options), compiled(101_000, options)
-  text = large.as_text()
-  assert re.search(r"f32\[101000,4\]", text)
-  made = re.findall(r"= f32\[101000,4\]\S* ([\w\-]+)\(", text)
-  assert set(made) <= {
-    "parameter",
-    "scatter",
-    "get-tuple-element",
-    "while",
-    "dynamic-update-slice",
-    "fusion",
-  }, made
+  small, large = compiled(1000, options, loss), compiled(101_000, options, loss)
+  made = set(re.findall(r"= f32\[101000,4\]\S* ([\w\-]+)\(", large.as_text()))
+  assert "parameter" in made
+  assert "copy" not in made
+  assert not any(
+    "= f32[101000,4]" in line and "fusion(" in line and "scatter" not in line
+    for line in large.as_text().split("\n")
+  )
   memory = [program.memory_analysis() for program in (small, large)]
   cost = [program.cost_analysis() for program in (small, large)]
   assert memory[0] is not None

@@ -115,16 +115,15 @@ def after(options: Options, state: CachedState) -> CachedState:
 
 
 def _refreshed(state: CachedState, rows: Rows) -> CachedState:
-  # The Gramian of "two" is of the old caches; its entry is never -inf.
-  hold = state.estimate.query[0, 0] == -jnp.inf
-
-  def side(cache: Cache, side: Side) -> tuple[Cache, tuple[Array, Array], Array]:
+  def side(cache: Cache, side: Side, estimate: Array) -> tuple[Cache, tuple[Array, Array], Array]:
+    # The estimate of "two" has read the old cache. A square is never negative.
+    hold = estimate[0, 0] == -jnp.inf
     old, new = caches.read(cache, side.rows), caches.refresh_of(cache, side)
     correction = rows.total * _correction(rows.weights, side, old)
     return caches.written(cache, side.rows, old, new, hold), caches.increment(old, new), correction
 
-  query, of_query, correct_query = side(state.query, rows.query)
-  passage, of_passage, correct_passage = side(state.passage, rows.passage)
+  query, of_query, correct_query = side(state.query, rows.query, state.estimate.query)
+  passage, of_passage, correct_passage = side(state.passage, rows.passage, state.estimate.passage)
   added = PendingSums(
     CacheSums(of_query[0], of_passage[0], of_query[1], of_passage[1]),
     correct_query,

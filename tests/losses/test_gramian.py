@@ -247,6 +247,24 @@ def test_masses_make_the_gravity_that_of_another_distribution():
   assert value == pytest.approx(float(np.mean((u[rows] @ v.T) ** 2)), rel=1e-5)
 
 
+def test_priors_by_hand(tmp_path):
+  """Factors whose product is .5; 10 w_j, with w = share / mass; and rows of given tables, as arrays and files."""
+  batch = gravity_batch(
+    np.ones((2, 1)), np.ones((2, 1)), rows=[2, 0], passage_share=[0.2, 0.3], passage_mass=[2.0, 0.0]
+  )
+  a, b = gramian_prior.constant(0.5).factors(batch)
+  _close(a @ b.T, np.full((2, 2), 0.5), 1e-6)
+  a, b = gramian_prior.popularity(10.0).factors(batch)
+  _close(a @ b.T, [[1, 0], [1, 0]], 1e-6)
+  query, passage = np.arange(6.0).reshape(3, 2), np.arange(8.0).reshape(4, 2)
+  np.save(tmp_path / "query.npy", query)
+  for given in (query, tmp_path / "query.npy", str(tmp_path / "query.npy")):
+    a, b = gramian_prior.low_rank(given, passage).factors(batch)
+    _close(a @ b.T, query[[2, 0]] @ passage[[2, 0]].T, 1e-6)
+  beyond = batch._replace(query_rows=np.array([3, 0]))
+  assert np.isnan(gramian_prior.low_rank(query, passage).factors(beyond)[0][0]).all()
+
+
 def test_cosine_gravity_is_of_unit_vectors():
   rng = np.random.default_rng(7)
   u, v = rng.normal(size=(2, 5, 3)).astype(np.float32)
@@ -344,6 +362,17 @@ def test_lagged_learns_from_the_past_and_in_batch_from_itself():
     "two": np.sum(grams[1] * (0.75 * 0.25 + 0.25) * grams[0]),
   }
   assert values == pytest.approx({name: float(x) for name, x in want.items()}, rel=1e-5)
+
+
+def test_no_gradient_flows_through_the_estimate():
+  """Of u_i it is (2 / q) G_passage u_i with the average held fixed, although the batch has just joined it."""
+  rng = np.random.default_rng(17)
+  u, v = rng.normal(size=(2, 5, 3)).astype(np.float32)
+  loss = sogram(alpha=0.25, start="zero", batches="in_batch")
+  state = replaced(start(loss, 3), {"": Gramians(jnp.eye(3), jnp.eye(3))})
+  _, (of_u, of_v) = _value_and_gradient(loss, state, gravity_batch(u, v))
+  _close(of_u, 2 / 5 * u @ (0.75 * np.eye(3) + 0.25 * v.T @ v / 5), 1e-5)
+  _close(of_v, 2 / 5 * v @ (0.75 * np.eye(3) + 0.25 * u.T @ u / 5), 1e-5)
 
 
 def test_the_first_step_repels():

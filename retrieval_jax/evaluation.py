@@ -68,7 +68,7 @@ class RetrievalEvaluator(NamedTuple):
   metrics: names (metrics/ranking.py); None: those that the task declares.
   depth: results ranked per query; "mrr" and "map" without a cutoff look that deep.
   run_depth: results written to the run file.
-  sample: the part of the task that is measured; if it is not all of it, the name ends in "_sample".
+  sample: the part of the task that is measured; if it is not all of it, the name ends in "_sample" or "_candidates".
   drop_identical: whether a result whose id is the query's own is left out before ranking; None: as the task declares.
   """
 
@@ -83,7 +83,7 @@ class RetrievalEvaluator(NamedTuple):
   @property
   def name(self) -> str:
     """The task's name; with the split behind it unless that is "test"."""
-    return task_name(self.source) + ("" if self.sample.is_all else "_sample")
+    return task_name(self.source) + self.sample.suffix
 
   @property
   def metric_names(self) -> Sequence[str]:

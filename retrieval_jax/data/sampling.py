@@ -22,7 +22,8 @@ class Sample(NamedTuple):
   passages: so many of the corpus: every passage that is judged for one of these queries, and others drawn by `seed`. A
     search among fewer passages finds more, so the numbers compare with each other and with no other corpus.
   candidates: each query is searched for among so many of the corpus, drawn by `seed` and the same for all queries, and the
-    passages that are judged for this query; those of other queries are not in its way.
+    passages that are judged for this query; those of other queries are not in its way. A search then is as much deeper as
+    there are of those: with many queries, set `queries` too.
 
   Example: `Sample(queries=500, passages=20_000)`.
   """
@@ -36,6 +37,13 @@ class Sample(NamedTuple):
   def is_all(self) -> bool:
     """Whether nothing is left out."""
     return self.queries is None and self.passages is None and self.candidates is None
+
+  @property
+  def suffix(self) -> str:
+    """What the name of a part of a task ends in: numbers of different kinds of parts do not compare."""
+    if self.is_all:
+      return ""
+    return "_sample" if self.candidates is None else "_candidates"
 
 
 class SelectedRows(TokenStore):
@@ -127,7 +135,7 @@ def sampled(data: RetrievalData, sample: Sample) -> RetrievalData:
   relevance = relevance._replace(passage_rows=renumbered(relevance.passage_rows, passages).astype(np.int32))
   chosen = SelectedRows(data.passages, passages) if len(passages) < data.passages.num_rows else data.passages
   return data._replace(
-    name=f"{data.name}_sample",
+    name=f"{data.name}{sample.suffix}",
     queries=SelectedRows(data.queries, queries),
     passages=chosen,
     relevance=relevance,

@@ -74,7 +74,7 @@ def test_the_metric_is_that_of_each_query_among_its_own_candidates(
   folder: pathlib.Path, searcher: Scores, tmp_path: pathlib.Path
 ):
   one = evaluator(folder, Sample(candidates=12))
-  assert one.name == "toy_sample"
+  assert one.name == "toy_candidates"
   common = shared(one.load())
   assert len(common) == 12
   found = one.evaluate(searcher)
@@ -87,7 +87,7 @@ def test_the_metric_is_that_of_each_query_among_its_own_candidates(
   np.testing.assert_allclose(found.per_query["map@10"], expected)
   assert found.counts["corpus_size"] == 12
   one.run(searcher, model_dir=tmp_path)
-  written = tmp_path / "eval/toy_sample/scores_step_0"
+  written = tmp_path / "eval/toy_candidates/scores_step_0"
   record = json.loads((written / "metrics.json").read_text())
   assert record["sample"] == {"queries": None, "passages": None, "seed": 0, "candidates": 12}
   assert read_per_query(written / "per_query.tsv")[1]["map@10"] == pytest.approx(expected)

@@ -258,8 +258,8 @@ def test_priors_by_hand(tmp_path):
   _close(a @ b.T, [[1, 0], [1, 0]], 1e-6)
   query, passage = np.arange(6.0).reshape(3, 2), np.arange(8.0).reshape(4, 2)
   np.save(tmp_path / "query.npy", query)
-  for given in (query, tmp_path / "query.npy", str(tmp_path / "query.npy")):
-    a, b = gramian_prior.low_rank(given, passage).factors(batch)
+  for form in (query, tmp_path / "query.npy", str(tmp_path / "query.npy")):
+    a, b = gramian_prior.low_rank(form, passage).factors(batch)
     _close(a @ b.T, query[[2, 0]] @ passage[[2, 0]].T, 1e-6)
   beyond = batch._replace(query_rows=np.array([3, 0]))
   assert np.isnan(gramian_prior.low_rank(query, passage).factors(beyond)[0][0]).all()

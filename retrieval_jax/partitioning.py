@@ -136,7 +136,7 @@ class Partitioner(NamedTuple):
 
   def put_batch(self, batch: Batch) -> Batch:
     """Places the host arrays of a batch on the mesh, rows split over 'data'."""
-    return jax.tree.map(lambda x: jax.device_put(x, self.rows), batch)
+    return jax.device_put(batch, self.rows)  # in one call: one an array takes twice as long
 
   def jit_step(self, step: Callable, state_shardings: PyTree[NamedSharding]) -> Callable:
     """Returns jit(step: (state, batch) -> (state, metrics)); the old state's buffers are donated."""

@@ -87,12 +87,18 @@ class BagVocabulary(FileVocabulary):
     return f"BagVocabulary({self.path!r}: {sizes})"
 
 
-def tables(vocabulary: BagVocabulary) -> tuple[tuple[str, int], ...]:
-  """Returns (name, rows) of each feature: FeatureBagTower's `features`.
+def tables(vocabulary: BagVocabulary, *, multiple: int = 1) -> tuple[tuple[str, int], ...]:
+  """Returns (name, rows) of each feature, rows rounded up to a multiple: FeatureBagTower's `features`.
 
-  Example: `tables(BagVocabulary("bags.json"))` is `(("id", 4599), ("ngrams", 2391), ("categories", 130))`.
+  Tables that are split over devices need a number of rows that these divide; rows beyond the values are never read.
+
+  Raises: UserError for a multiple below 1.
+
+  Example: `tables(BagVocabulary("bags.json"), multiple=8)` is `(("id", 4600), ("ngrams", 1512), ("categories", 136))`.
   """
-  return vocabulary.tables
+  if not isinstance(multiple, int) or isinstance(multiple, bool) or multiple < 1:
+    raise UserError(f"ROWS_MULTIPLE={multiple!r}: expected a whole number of at least 1.")
+  return tuple((name, -(-rows // multiple) * multiple) for name, rows in vocabulary.tables)
 
 
 def columns(vocabulary: BagVocabulary) -> tuple[int, ...]:

@@ -59,6 +59,9 @@ def test_values_of_a_node(kind: str, title: object, expected: list[str]):
 
 def test_fitted_by_hand(vocabulary: BagVocabulary):
   assert tables(vocabulary) == (("id", 4), ("ngrams", 7), ("tags", 4))
+  assert tables(vocabulary, multiple=4) == (("id", 4), ("ngrams", 8), ("tags", 4))
+  with pytest.raises(UserError, match="ROWS_MULTIPLE=0: expected a whole number of at least 1"):
+    tables(vocabulary, multiple=0)
   # "red", "cats", "red cats", "purr", "cats purr" of the second node; x and pets, of which pets stands twice, of the first.
   assert columns(vocabulary) == (1, 5, 3)
   assert length(vocabulary) == 9

@@ -67,8 +67,8 @@ def test_training_learns_and_the_folder_stands_alone(trained: pathlib.Path):
   assert np.mean(losses[-3:]) < np.mean(losses[:3])
   section = (trained / "model.gin").read_text(encoding="utf-8")
   assert "'here:vocabulary/bags.json'" in section
-  # Padding and: 40 ids; page, even, odd, "page even" and "page odd"; four categories.
-  assert "(('id', 41), ('ngrams', 6), ('categories', 5))" in section
+  # Padding and: 40 ids; page, even, odd, "page even" and "page odd"; four categories; in multiples of 8.
+  assert "(('id', 48), ('ngrams', 8), ('categories', 8))" in section
   assert "vocabulary_file" not in section
 
 
@@ -142,11 +142,11 @@ def test_a_vocabulary_that_changed_is_refused(
   file.write_text(json.dumps(content), encoding="utf-8")
   with pytest.raises(UserError, match="was trained with another vocabulary than the configured one"):
     launch("eval", *data, f"--gin.MODEL_DIR={folder}")
-  values.append("new")
+  values += [f"new {i}" for i in range(8)]
   file.write_text(json.dumps(content), encoding="utf-8")
-  with pytest.raises(UserError, match="the vocabulary has 42 rows of 'id', the query tower's table 41"):
+  with pytest.raises(UserError, match="the vocabulary has 49 rows of 'id', the query tower's table 48"):
     launch("eval", *data, f"--gin.MODEL_DIR={folder}")
-  with pytest.raises(UserError, match=r"ngrams/embedding: checkpoint \(6, 50\) float32, model \(84, 50\)"):
+  with pytest.raises(UserError, match=r"ngrams/embedding: checkpoint \(8, 50\) float32, model \(88, 50\)"):
     launch(
       "train",
       *MODEL,

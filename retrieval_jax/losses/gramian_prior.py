@@ -69,7 +69,8 @@ def popularity(scale: float) -> Prior:
 
 def low_rank(query: Any, passage: Any) -> Prior:
   """Returns the prior p_ij = <query[i], passage[j]> of the factors of every row: query [num_queries, f], passage
-  [num_passages, f], arrays or paths of .npy files, of finite numbers. They stand whole on every device.
+  [num_passages, f], arrays or paths of .npy files, of finite numbers. They stand whole on every device. Rows are those of the
+  training's data; held-out data (EVAL_LOSS) number theirs anew, so that the loss on them has another prior.
 
   Raises: UserError for a file that is not there, other shapes, or numbers that are not finite; while tracing nothing: a
     row number beyond the arrays gives NaN, which the loss shows.

@@ -2,7 +2,7 @@
 
 Given a page, find the pages that it links to; directed, so the two sides differ. `wiki_links` writes a page as JSON with its
 id, title and categories, for feature-bag towers (configs/models/feature_bag_small.gin); `wiki_links_text` as its title and
-text. The measure is map@10 of each page that links, over all pages; SAMPLE_PASSAGES = 50000 is the paper's sample of them. As
+text. The measure is map@10 of each page that links, over all pages; SAMPLE_CANDIDATES = 50000 is the paper's sample of them. As
 published (Krichene et al. 2019, arXiv 1807.07187, tables 1 and 2; 90% of the links are train, 10% are held out):
 
             pages   links   map@10: sampling   SOGram, its best alpha

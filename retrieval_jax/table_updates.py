@@ -38,8 +38,9 @@ class TableUpdates(NamedTuple):
   The result is that of the same optimizer on whole tables where a row without a gradient is one that it leaves alone (SGD,
   Adagrad), to rounding; gradients of a row that the batch touches several times are summed first.
   Cost: O(n d) for n ids of the batch, padding included, and 4 bytes a row of the table that are filled with a constant.
-  Under a mesh the ids are gathered (n integers), and the gradient of the rows is reduced over the data axis (n d floats
-  instead of a whole table's); a table split over the model axis costs one more reduction of n d floats, to read the rows.
+  Under a mesh the ids are gathered (n integers), and each side's gradient of the rows is reduced over the data axis: n d
+  floats instead of a whole table's. To read the rows of a table that is split over the model axis takes one more reduction of
+  n d floats, and one for each slot.
 
   Example: `TableUpdates(model, sparse_adagrad(rate)).narrowed(state.params, batch).rows`.
   """
@@ -156,9 +157,9 @@ def touched_rows(
   Example: of a table of 9 rows and ids [[7, 0, 7, 3]] the places are [[1, 0, 1, 4]] and the rows [9, 7, 11, 12, 3].
   """
   count = len(table)
-  arrays = [jnp.asarray(x) for x in ids]
-  flat = jnp.concatenate([jnp.zeros(1, jnp.int32), *(x.reshape(-1).astype(jnp.int32) for x in arrays)])
   # Every device handles all of the ids: they are few, and a table's rows may lie anywhere.
+  arrays = [sharding.constrain(jnp.asarray(x, jnp.int32), (None, None)) for x in ids]
+  flat = jnp.concatenate([jnp.zeros(1, jnp.int32), *(x.reshape(-1) for x in arrays)])
   flat = sharding.constrain(jnp.clip(flat, 0, count - 1), (None,))
   number = jnp.arange(min(len(flat), count), dtype=jnp.int32)
   if len(flat) > count:
@@ -166,13 +167,16 @@ def touched_rows(
     rows, own, places = number, seen, flat
   else:
     first = jnp.full(count, len(flat), jnp.int32).at[flat].min(number)
-    places = first[flat]
+    places = sharding.constrain(first[flat], (None,))
     rows, own = flat, places == number
   # In bounds by the clip above; each number beyond the last row is another one, so that all rows differ.
   values = sharding.constrain(table.at[rows].get(mode="promise_in_bounds"), (None, sharding.EMBED))
-  rows = jnp.where(own & (rows != 0), rows, count + number)
+  rows = sharding.constrain(jnp.where(own & (rows != 0), rows, count + number), (None,))
   ends, found = 1, []
   for x in arrays:
-    found.append(jax.lax.slice(places, (ends,), (ends + x.size,)).reshape(x.shape))
+    own_places = jax.lax.slice(places, (ends,), (ends + x.size,)).reshape(x.shape)
+    # Whole first: a slice that is split while it is cut takes a chain of permutations.
+    whole = sharding.constrain(own_places, (None, None))
+    found.append(sharding.constrain(whole, (sharding.BATCH, None)))
     ends += x.size
   return found, rows, values

@@ -29,6 +29,7 @@ from retrieval_jax.step_options import StepOptions
 from retrieval_jax.table_updates import TableUpdates, touched_rows
 from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
 from retrieval_jax.train_step import make_train_step
+from tests.hlo import collectives
 
 ROWS = {
   "id": 400,
@@ -382,6 +383,42 @@ def test_no_table_is_copied(options, loss):
   assert memory[1].temp_size_in_bytes - memory[0].temp_size_in_bytes <= 4 * 100_000 + 64
   assert memory[1].alias_size_in_bytes >= 2 * 101_000 * 4 * 4  # weights and accumulator
   assert cost[1]["flops"] <= cost[0]["flops"] + 100_000
+
+
+@pytest.mark.parametrize("sharing, parts_of", [("sde", ""), ("ade_ste", ""), ("ade", "query_")])
+def test_where_a_model_has_its_tables(sharing, parts_of):
+  towers = model(sharing)
+  paths = towers.table_paths("query")
+  assert paths == {name: (f"{parts_of}token_embedder", name, "embedding") for name in ROWS}
+  assert (paths == towers.table_paths("passage")) == (not parts_of)
+  resized = towers.with_table_rows({paths["id"]: 7})
+  shapes = jax.eval_shape(resized.init, jax.random.key(0))
+  assert shapes[f"{parts_of}token_embedder"]["id"]["embedding"].shape == (7, 4)
+  assert shapes[f"{parts_of}token_embedder"]["ngrams"]["embedding"].shape == (48, 4)
+  if sharing == "ade":
+    assert shapes["passage_token_embedder"]["id"]["embedding"].shape == (400, 4)
+
+
+def test_towers_of_text_have_none():
+  towers = dual_encoder(Tower(encoder=BertEncoder(1, 2, 8, 8), vocab_size=16))
+  assert towers.table_paths("query") == {}
+  assert towers.bags("query", np.zeros((1, 2), np.int32)) == {}
+  assert towers.with_table_rows({}) == towers
+
+
+@pytest.mark.parametrize("num_partitions", [1, 2])
+def test_collectives_are_as_large_as_the_batch_s_rows(num_partitions):
+  """Ids are gathered, rows reduced; nothing of a table's size moves."""
+  made = parts(partitioner(num_partitions=num_partitions))
+  program = made.step.lower(jax.eval_shape(made.create), batch()).compile()
+  found = collectives(program.as_text())
+  assert any(c.floats for c in found)
+  touched = 1 + 3 * Q  # of ids: the padding, queries, passages and hard negatives
+  whole = ROWS["id"] // num_partitions
+  assert [c for c in found if c.kind == "all-reduce" and (touched, 4) in c.shapes]
+  sizes = {size for c in found for shape in c.shapes for size in shape}
+  assert whole not in sizes
+  assert max(sizes) == touched
 
 
 def test_touched_rows_of_many():

@@ -94,6 +94,7 @@ def test_adagrad_by_hand(weights, start):
   np.testing.assert_allclose(slots["accumulator"], a, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_adagrad_is_torch_s_of_sparse_gradients(weights):
   torch = pytest.importorskip("torch")
   parameter = torch.nn.Parameter(torch.tensor(np.asarray(weights)))

@@ -1,9 +1,4 @@
-"""Sparse training of tables: the step of the dense optimizer, in the touched rows alone, in place, on any mesh."""
-
-import functools
-import re
-from collections.abc import Callable
-from typing import NamedTuple
+"""Sparse training of tables: the step of the dense optimizer, in the touched rows alone."""
 
 import jax
 import jax.numpy as jnp
@@ -13,138 +8,32 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from retrieval_jax import optimizers
-from retrieval_jax.checkpoints import Checkpoints
 from retrieval_jax.errors import UserError
-from retrieval_jax.freezing import freeze
-from retrieval_jax.losses.base import DataSizes, Loss, stateless
-from retrieval_jax.losses.in_batch import in_batch_softmax
+from retrieval_jax.losses.base import DataSizes, stateless
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import dual_encoder
-from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.models.tower import Tower
-from retrieval_jax.partitioning import Partitioner, partitioner
-from retrieval_jax.records import Batch, LossOutput
-from retrieval_jax.sparse_optimizers import SparseOptimizer, sparse_adagrad, sparse_adam, sparse_sgd
+from retrieval_jax.records import LossOutput
+from retrieval_jax.sparse_optimizers import sparse_adam, sparse_sgd
 from retrieval_jax.step_options import StepOptions
 from retrieval_jax.table_updates import TableUpdates, touched_rows
-from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
+from retrieval_jax.train_state import initial_state
 from retrieval_jax.train_step import make_train_step
-from tests.hlo import collectives
-
-ROWS = {
-  "id": 400,
-  "ngrams": 48,
-  "categories": 16,
-}  # of id fewer are touched than there are, of categories more
-COLUMNS = (1, 4, 2)
-Q, RATE, START = 16, 0.1, 0.25
-STEPS = 3
-PLAIN = StepOptions()
-
-
-def rate(step):
-  return jnp.full((), RATE)
-
-
-def model(sharing="ade_ste"):
-  tower = FeatureBagTower(
-    tuple(ROWS.items()), embed_dim=4, hidden_dims=(6, 4), columns=COLUMNS, dtype="float32"
-  )
-  return dual_encoder(tower, sharing=sharing)
-
-
-def items(rng, count):
-  """Rows of tokens: an id, up to four n-grams, of which several occur twice, up to two categories; 0 pads."""
-  columns = [rng.integers(1, 30, (count, 1)), rng.integers(0, 20, (count, 4)), rng.integers(0, 9, (count, 2))]
-  return np.concatenate(columns, axis=1).astype(np.int32)
-
-
-def batch(step=0, *, hard_negatives=1):
-  rng = np.random.default_rng(step)
-  rows = np.arange(Q, dtype=np.int32)
-  passage_rows = np.arange(Q * (1 + hard_negatives), dtype=np.int32)
-  tokens = items(rng, Q), items(rng, len(passage_rows))
-  return Batch(*tokens, rows, passage_rows, rows[:, None], np.ones(Q, np.float32))
-
-
-LOSS = in_batch_softmax(temperature=0.5)
-ADAGRAD = sparse_adagrad(rate, initial_accumulator=START)
-
-
-class Parts(NamedTuple):
-  part: Partitioner
-  create: Callable[[], TrainState]
-  shardings: TrainState
-  step: Callable
-
-  def start(self) -> TrainState:
-    return jax.jit(self.create, out_shardings=self.shardings)()
-
-  def go(self, state, numbers):
-    """Returns the state after the steps with these batches, and the metrics of each."""
-    found = []
-    for number in numbers:
-      state, metrics = self.step(state, self.part.put_batch(batch(number)))
-      found.append(jax.device_get(metrics))
-    return state, found
-
-
-def parts(
-  part,
-  *,
-  sparse: SparseOptimizer | None = ADAGRAD,
-  dense=None,
-  towers=None,
-  frozen=(),
-  options=PLAIN,
-  loss=LOSS,
-):
-  """Returns all that a training needs. sparse None: `dense` trains the tables, whole."""
-  towers = towers or model()
-  tables = None if sparse is None else TableUpdates(towers, sparse, frozen)
-  transform = freeze(reference(dense), frozen, all_may_freeze=tables is not None)
-  create = functools.partial(
-    initial_state, jax.random.key(0), towers, loss, transform, data=DataSizes(Q, Q), tables=tables
-  )
-  shardings = state_shardings(jax.eval_shape(create), towers, part)
-  step = make_train_step(towers, loss, transform, seed=0, frozen=frozen, options=options, tables=tables)
-  return Parts(part, create, shardings, part.jit_step(step, shardings))
-
-
-def run(part, *, steps=STEPS, **options):
-  """Returns the state after some steps, and the metrics of each; options: of `parts`."""
-  made = parts(part, **options)
-  return made.go(made.start(), range(steps))
-
-
-def is_table(path):
-  return "embedding" in jax.tree_util.keystr(path)
-
-
-def reference(tables):
-  """Returns the transformation of all parameters that trains tables with `tables`, whole, and the rest with SGD; with None,
-  SGD alone, for a rest without tables."""
-  if tables is None:
-    return optax.sgd(0.05)
-
-  def labels(params):
-    return jax.tree_util.tree_map_with_path(lambda path, _: "tables" if is_table(path) else "rest", params)
-
-  return optax.partition({"tables": tables, "rest": optax.sgd(0.05)}, labels)
-
-
-def one_device():
-  return partitioner(devices=jax.devices()[:1])
-
-
-def close(got, want, **tolerance):
-  jax.tree.map(functools.partial(assert_allclose, **({"rtol": 2e-5, "atol": 1e-6} | tolerance)), got, want)
-
-
-DENSE = {
-  "adagrad": (ADAGRAD, optax.adagrad(RATE, initial_accumulator_value=START, eps=1e-10)),
-  "sgd": (sparse_sgd(rate), optax.sgd(RATE)),
-}
+from tests.bag_training import (
+  ADAGRAD,
+  DENSE,
+  LOSS,
+  ROWS,
+  START,
+  STEPS,
+  Q,
+  batch,
+  close,
+  model,
+  one_device,
+  rate,
+  run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -233,22 +122,6 @@ def test_in_pieces(options):
 
 
 @pytest.mark.parametrize(
-  "num_partitions, options",
-  [(1, StepOptions()), (2, StepOptions()), (2, StepOptions(chunks=2))],
-  ids=["data", "data and model", "chunks"],
-)
-def test_eight_devices_are_one(sparse, num_partitions, options):
-  part = partitioner(num_partitions=num_partitions)
-  got, metrics = run(part, options=options)
-  table = got.params["model"]["token_embedder"]["id"]["embedding"]
-  assert table.sharding.shard_shape(table.shape) == (ROWS["id"] // num_partitions, 4)
-  slot = got.opt_state["tables"]["accumulator"]["model"]["token_embedder"]["id"]["embedding"]
-  assert slot.sharding == table.sharding
-  close(jax.device_get(got.params), jax.device_get(sparse[0].params), rtol=1e-4)
-  close(metrics[-1], sparse[1][-1], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
   "frozen, still, moving",
   [
     (("token_embedder/id/.*",), ["id"], ["ngrams", "categories"]),
@@ -291,100 +164,6 @@ def test_a_step_that_is_not_finite_changes_nothing():
     assert not any(jax.tree.leaves(jax.tree.map(np.array_equal, tree, same)))
 
 
-@pytest.mark.parametrize("name", DENSE)
-def test_a_resumed_training_is_the_same_and_goes_on_on_another_mesh(tmp_path, name):
-  """With slots and without."""
-  made = parts(one_device(), sparse=DENSE[name][0])
-  state, _ = made.go(made.start(), range(2))
-  with Checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(2, state, manifest={})
-    checkpoints.wait()
-    want, _ = made.go(state, [2])
-    wider = parts(partitioner(num_partitions=2), sparse=DENSE[name][0])
-    for again in (made, wider):
-      target = abstract_with(jax.eval_shape(again.create), again.shardings)
-      restored = checkpoints.restore_newest(target)
-      assert restored is not None
-      got, _ = again.go(restored[0], [2])
-      if again is made:
-        jax.tree.map(assert_array_equal, got, want)
-      close(jax.device_get(got.params), jax.device_get(want.params), rtol=1e-4)
-
-
-def test_a_checkpoint_of_whole_tables_is_of_another_optimizer(tmp_path):
-  whole = parts(one_device(), sparse=None, dense=DENSE["adagrad"][1])
-  made = parts(one_device())
-  with Checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(1, whole.start(), manifest={})
-    checkpoints.wait()
-    target = abstract_with(jax.eval_shape(made.create), made.shardings)
-    with pytest.raises(UserError, match="of another optimizer than the configured one"):
-      checkpoints.restore_newest(target)
-
-
-def of_estimates() -> Loss:
-  """A loss that adds the score of the mean query of the batch and that of the estimation batch."""
-
-  def before(state, estimation):
-    del state
-    return {"mean": jnp.mean(estimation.query, axis=0)}
-
-  def init(rng, *, embed_dim, data):
-    params, _ = LOSS.init(rng, embed_dim=embed_dim, data=data)
-    return params, {"mean": jnp.zeros(embed_dim)}
-
-  def apply(params, state, batch, *, rng, train):
-    output, _ = LOSS.apply(params, {}, batch, rng=rng, train=train)
-    return output._replace(loss=output.loss + jnp.mean(batch.query, axis=0) @ state["mean"]), state
-
-  return Loss(init, apply, frozenset({"estimation"}), before=before)
-
-
-def test_an_estimation_batch_sees_the_tables_before_the_step():
-  """All rows of them, those that the step does not touch too."""
-  ours = parts(one_device(), loss=of_estimates())
-  whole = parts(one_device(), sparse=None, dense=DENSE["adagrad"][1], loss=of_estimates())
-  placed = ours.part.put_batch(batch()._replace(estimation=batch(7)))
-  got, want = (made.step(made.start(), placed)[0] for made in (ours, whole))
-  close(got.params, want.params)
-  close(got.loss_state, want.loss_state)
-
-
-def compiled(rows, options, loss):
-  """Returns the program of a step of a model with `rows` ids."""
-  tower = FeatureBagTower((("id", rows), ("ngrams", 48)), embed_dim=4, hidden_dims=(4,), columns=(1, 4))
-  made = parts(one_device(), towers=dual_encoder(tower, sharing="ade_ste"), options=options, loss=loss)
-  one = batch()
-  one = one._replace(estimation=batch(7) if "estimation" in loss.requires else None)
-  return made.step.lower(jax.eval_shape(made.create), one).compile()
-
-
-@pytest.mark.parametrize(
-  "options, loss",
-  [(PLAIN, LOSS), (StepOptions(max_nonfinite_steps=1), LOSS), (PLAIN, of_estimates())],
-  ids=["plain", "guarded", "estimation"],
-)
-def test_no_table_is_copied(options, loss):
-  """Of 100,000 rows more a step holds one number each more, the places, and copies none."""
-  small, large = compiled(1000, options, loss), compiled(101_000, options, loss)
-  made = set(re.findall(r"= f32\[101000,4\]\S* ([\w\-]+)\(", large.as_text()))
-  assert "parameter" in made
-  assert "copy" not in made
-  assert not any(
-    "= f32[101000,4]" in line and "fusion(" in line and "scatter" not in line
-    for line in large.as_text().split("\n")
-  )
-  memory = [program.memory_analysis() for program in (small, large)]
-  cost = [program.cost_analysis() for program in (small, large)]
-  assert memory[0] is not None
-  assert memory[1] is not None
-  assert cost[0] is not None
-  assert cost[1] is not None
-  assert memory[1].temp_size_in_bytes - memory[0].temp_size_in_bytes <= 4 * 100_000 + 64
-  assert memory[1].alias_size_in_bytes >= 2 * 101_000 * 4 * 4  # weights and accumulator
-  assert cost[1]["flops"] <= cost[0]["flops"] + 100_000
-
-
 @pytest.mark.parametrize("sharing, parts_of", [("sde", ""), ("ade_ste", ""), ("ade", "query_")])
 def test_where_a_model_has_its_tables(sharing, parts_of):
   towers = model(sharing)
@@ -404,21 +183,6 @@ def test_towers_of_text_have_none():
   assert towers.table_paths("query") == {}
   assert towers.bags("query", np.zeros((1, 2), np.int32)) == {}
   assert towers.with_table_rows({}) == towers
-
-
-@pytest.mark.parametrize("num_partitions", [1, 2])
-def test_collectives_are_as_large_as_the_batch_s_rows(num_partitions):
-  """Ids are gathered, rows reduced; nothing of a table's size moves."""
-  made = parts(partitioner(num_partitions=num_partitions))
-  program = made.step.lower(jax.eval_shape(made.create), batch()).compile()
-  found = collectives(program.as_text())
-  assert any(c.floats for c in found)
-  touched = 1 + 3 * Q  # of ids: the padding, queries, passages and hard negatives
-  whole = ROWS["id"] // num_partitions
-  assert [c for c in found if c.kind == "all-reduce" and (touched, 4) in c.shapes]
-  sizes = {size for c in found for shape in c.shapes for size in shape}
-  assert whole not in sizes
-  assert max(sizes) == touched
 
 
 def test_touched_rows_of_many():

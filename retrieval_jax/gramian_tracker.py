@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from tqdm import tqdm
 
+from retrieval_jax import scoring
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.marginal_tables import SideTables
 from retrieval_jax.data.marginals import marginal_tables
@@ -18,7 +19,7 @@ from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses import gramian_matrices
 from retrieval_jax.losses.gramian_matrices import Gramians
-from retrieval_jax.losses.gramian_state import estimates
+from retrieval_jax.losses.gramian_state import estimates, states
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.recipe import Recipe
 from retrieval_jax.records import Batch, EmbeddedBatch
@@ -33,10 +34,10 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
 Sides = tuple[Array, Array]  # of queries and of their own passages
 
 
-def exact_gramians(encoder: Encoder, data: RetrievalData) -> Gramians:
+def exact_gramians(encoder: Encoder, data: RetrievalData, *, unit: bool = False) -> Gramians:
   """Returns sum_x rho_x u_x u_x^T of both sides, without a prior's, by encoding every row that has a share.
 
-  data.marginals must be there.
+  data.marginals must be there. unit: of unit vectors, for a score that is the cosine.
 
   Cost: a forward pass of all those rows, and their embeddings in memory.
 
@@ -45,8 +46,8 @@ def exact_gramians(encoder: Encoder, data: RetrievalData) -> Gramians:
   assert data.marginals is not None
   tables = data.marginals
   return Gramians(
-    _weighted(encoder.queries, data.queries, tables.queries),
-    _weighted(encoder.passages, data.passages, tables.passages),
+    _weighted(encoder.queries, data.queries, tables.queries, unit),
+    _weighted(encoder.passages, data.passages, tables.passages, unit),
   )
 
 
@@ -93,9 +94,9 @@ class GramianTracker:
       self._next = number + 1
       if number % self._period:
         return step(state, batch)
-      exact = exact_gramians(
-        Encoder(self._recipe.retriever.model, state.params["model"], self._partitioner), self._data
-      )
+      encoder = Encoder(self._recipe.retriever.model, state.params["model"], self._partitioner)
+      unit = any(bool(own.unit) for own in states(state.loss_state).values())
+      exact = exact_gramians(encoder, self._data, unit=unit)
       before, gradients = self._look(state.params, state.loss_state, batch)
       state, metrics = step(state, batch)
       after = self._embed(state.params, batch)
@@ -189,8 +190,10 @@ def _numbers(exact: Gramians, estimated: Mapping[str, Gramians]) -> dict[str, fl
   return {name: float(value) for name, value in found.items()}
 
 
-def _weighted(encode: Callable, store: Any, tables: SideTables) -> Float[Array, "d d"]:
+def _weighted(encode: Callable, store: Any, tables: SideTables, unit: bool) -> Float[Array, "d d"]:
   rows = np.flatnonzero(tables.share > 0)
   embeddings = encode(SomeRows(store, rows))
+  if unit:
+    embeddings = np.asarray(scoring.l2_normalize(jnp.asarray(embeddings)))
   shares = tables.share[rows, None]
   return jnp.asarray(embeddings.T @ (shares * embeddings))

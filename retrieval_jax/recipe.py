@@ -132,6 +132,7 @@ def check_parts(
   recipe: Recipe, step: Step | StepWithQueries, batch: Batch, data: RetrievalData, seed: int
 ) -> None:
   """Raises UserError for parts that do not fit, before anything is written: traces a step, loads the evaluators' data."""
+  check_inputs(recipe.retriever)
   missing = sorted(name for name in recipe.loss.requires if getattr(batch, name, None) is None)
   if missing:
     advice = "Choose another loss."
@@ -148,7 +149,6 @@ def check_parts(
     )
   if "teacher_scores" in recipe.loss.requires:
     _warn_of_nothing_to_distil(batch)
-  check_inputs(recipe.retriever)
   abstract = jax.eval_shape(lambda: state_creator(recipe, data)(jax.random.key(seed), None))
   jax.eval_shape(step, abstract, batch)
   check_names(recipe.evaluators)

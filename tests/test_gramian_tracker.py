@@ -70,6 +70,11 @@ def test_exact_gramians_are_the_means_over_the_pairs(inputs: TextInputs, tmp_pat
   np.testing.assert_allclose(uniform.passage, each.T @ each / 8, rtol=1e-4, atol=1e-6)
   np.testing.assert_allclose(uniform.query, by_frequency.query)
 
+  data = _with_marginals(data, "frequency")
+  unit = query / np.linalg.norm(query, axis=1, keepdims=True)
+  cosines = exact_gramians(encoder, data, unit=True)
+  np.testing.assert_allclose(cosines.query, unit.T @ unit / 15, rtol=1e-4, atol=1e-6)
+
 
 def _with_marginals(data: RetrievalData, kind: str) -> RetrievalData:
   return data._replace(marginals=marginal_tables(data, MarginalOptions(passage=kind)))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.losses.gramian_matrices import Gramians
@@ -26,7 +26,7 @@ class OnlineState(NamedTuple):
 
   estimate: the Gramians in use. step: updates done. batches: how many batches a running mean would have, mass: the sum of
   all batches' weights in the estimate, at most 1; both 0 while it holds nothing. alpha: the weight of the newest batch.
-  pending: None for a loss that updates with the estimation batch.
+  pending: None for a loss that updates with the estimation batch. unit: whether the Gramians are of unit vectors.
   """
 
   estimate: Gramians
@@ -35,6 +35,7 @@ class OnlineState(NamedTuple):
   mass: Float[Array, ""]
   alpha: Float[Array, ""]
   pending: Pending | None
+  unit: Bool[Array, ""]
 
 
 class Cache(NamedTuple):
@@ -70,7 +71,7 @@ class PendingSums(NamedTuple):
 
 class CachedState(NamedTuple):
   """State of `sagram`. estimate: the Gramians in use; ready: 1 once there are any. sums: of the caches, as at the start of
-  the step; they take the pending increments after it."""
+  the step; they take the pending increments after it. unit: as in OnlineState."""
 
   estimate: Gramians
   ready: Float[Array, ""]
@@ -78,6 +79,7 @@ class CachedState(NamedTuple):
   query: Cache
   passage: Cache
   pending: PendingSums
+  unit: Bool[Array, ""]
 
 
 State = OnlineState | CachedState

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from retrieval_jax import sharding
+from retrieval_jax import scoring, sharding
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses import sagram_caches as caches
 from retrieval_jax.losses.base import DataSizes, replicated
@@ -60,6 +60,7 @@ def initial(options: Options, embed_dim: int, data: DataSizes) -> CachedState:
     query=caches.empty(data.num_queries, width, dtype),
     passage=caches.empty(data.num_passages, width, dtype),
     pending=PendingSums(sums(), square(), square(), jnp.zeros(())),
+    unit=jnp.asarray(options.score is scoring.cosine),
   )
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
 from retrieval_jax.losses.gramian_matrices import Gramians
 from retrieval_jax.losses.gramian_prior import Prior
@@ -43,6 +44,7 @@ def initial(options: Options, embed_dim: int) -> OnlineState:
     mass=jnp.zeros(()),
     alpha=jnp.zeros(()),
     pending=None if options.batches == "two" else nothing,
+    unit=jnp.asarray(options.score is scoring.cosine),
   )
 
 

@@ -133,7 +133,7 @@ def _step(cell: Cell, seconds: float) -> dict[str, float]:
 
   size = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
   found = _timed(run, seconds)
-  return {**found, "bytes": size, "moved": _moved(compiled.as_text())}
+  return {**found, "bytes": size, "moved": _moved(compiled.as_text() or "")}
 
 
 def _moved(hlo: str) -> float:

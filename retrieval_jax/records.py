@@ -71,7 +71,7 @@ class EmbeddedBatch(NamedTuple):
   @classmethod
   def of(cls, batch: Batch, query: AnyArray, passage: AnyArray) -> "EmbeddedBatch":
     """Returns `batch` with its tokens replaced by the embeddings `query` [q, d] and `passage` [p, d]."""
-    return cls(query, passage, *batch[2 : len(cls._fields)])
+    return cls(query, passage, **{name: getattr(batch, name) for name in cls._fields[2:]})
 
 
 class LossOutput(NamedTuple):

@@ -91,7 +91,7 @@ def parts_of(shared: pathlib.Path) -> dict[str, Part]:
       100.0,
       (SAMPLING, SOGRAM),
       marginal="uniform",
-      seeds=1,
+      seeds=2,
     ),
   }
 

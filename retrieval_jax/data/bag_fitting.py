@@ -37,8 +37,13 @@ class Limits(NamedTuple):
   max_values: Mapping[str, int] = {}
 
   def check(self, names: Sequence[str]) -> None:
-    """Raises UserError for a name that is no feature's and for a number below 1."""
+    """Raises UserError for what is no mapping, a name that is no feature's and a number below 1."""
     for option, given in self._asdict().items():
+      if not isinstance(given, Mapping):
+        raise UserError(
+          f"{option.upper()}={given!r}: expected the numbers of features by their names, such as "
+          f"{option.upper()} = {{{names[0]!r}: 5}}; the features are {', '.join(names)}."
+        )
       for name, value in given.items():
         if name not in names:
           raise UserError(

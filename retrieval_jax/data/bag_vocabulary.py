@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from retrieval_jax.data.vocabularies import FileVocabulary, file_fingerprint, re
 from retrieval_jax.errors import UserError
 
 FORMAT: Final = 1
+MOST_COLUMNS: Final = 2**24  # of a feature: more is a mistake, and would fill the memory
 
 
 class BagTokenizer:
@@ -143,22 +145,72 @@ def written(path: pathlib.Path, features: Sequence[BagFeature], columns: Sequenc
 def _tokenizer(data: bytes, path: str) -> BagTokenizer:
   """Returns the tables of a file's content."""
   try:
-    content = json.loads(data)
-    if content["format"] != FORMAT:
-      raise UserError(f"{path}: a vocabulary of format {content['format']!r}; this version reads {FORMAT}.")
-    parts: Sequence[Mapping[str, Any]] = content["features"]
-    features = bag_features({part["name"]: (part["kind"], *part["fields"]) for part in parts})
-    widths = [int(part["columns"]) for part in parts]
-    values = [[str(value) for value in part["values"]] for part in parts]
-  except (ValueError, KeyError, TypeError) as error:
+    parts = [_part(part) for part in _listed(data)]
+    names = [feature.name for feature, _, _ in parts]
+    if twice := _first_twice(names):
+      raise ValueError(f"two features are called {twice[0]!r}; expected a name of its own for each")
+  except (ValueError, RecursionError) as error:
     raise UserError(
-      f"{path}: this is no vocabulary of feature bags ({type(error).__name__}: {error}). Training writes one into "
+      f"{path}: this is no vocabulary of feature bags: {str(error).removesuffix('.')}. Training writes one into "
       "MODEL_DIR/vocabulary; leave BAG_VOCABULARY_PATH out to have one fitted."
     ) from error
-  for part, width, own in zip(parts, widths, values, strict=True):
-    if width < 1 or len(set(own)) != len(own):
-      raise UserError(
-        f"{path}: the feature {part['name']!r} has {width} columns and {len(own) - len(set(own))} values twice; expected "
-        "at least one column, and each value once."
-      )
-  return BagTokenizer(features, widths, values)
+  return BagTokenizer(*zip(*parts, strict=True))
+
+
+def _listed(data: bytes) -> list[Any]:
+  """Returns the features of a file's content as they are there. Raises: ValueError that says what is wrong."""
+  content = _object(json.loads(data, object_pairs_hook=_each_once), ("format",), "it")
+  if type(content["format"]) is not int or content["format"] != FORMAT:
+    raise ValueError(f"it is of format {content['format']!r:.80}; this version reads {FORMAT}")
+  listed = content.get("features")
+  if not isinstance(listed, list) or not listed:
+    raise ValueError(f"features is {listed!r:.80}; expected a list of at least one")
+  return listed
+
+
+def _part(part: Any) -> tuple[BagFeature, int, list[str]]:
+  """Returns a feature, its columns and values. Raises: ValueError that says what is wrong, a UserError too."""
+  begin = f"the feature {part.get('name')!r:.80}" if isinstance(part, dict) else "a feature"
+  found = _object(part, ("name", "kind", "fields", "columns", "values"), begin)
+  name, kind, width = found["name"], found["kind"], found["columns"]
+  for key in ("name", "kind"):
+    if not isinstance(found[key], str):
+      raise ValueError(f"{begin}: {key} is {found[key]!r:.80}; expected text")
+  if type(width) is not int or not 1 <= width <= MOST_COLUMNS:
+    raise ValueError(f"{begin}: columns is {width!r:.80}; expected a whole number from 1 to {MOST_COLUMNS}")
+  fields, values = _texts(found["fields"], f"{begin}: fields"), _texts(found["values"], f"{begin}: values")
+  if twice := _first_twice(values):
+    raise ValueError(f"{begin}: values has {twice[0]!r:.80} twice; expected each once")
+  (feature,) = bag_features({name: (kind, *fields)})
+  return feature, width, values
+
+
+def _object(value: Any, keys: Sequence[str], begin: str) -> Mapping[str, Any]:
+  if not isinstance(value, dict):
+    raise ValueError(f"{begin} is {value!r:.80}; expected an object with {', '.join(keys)}")
+  for key in keys:
+    if key not in value:
+      raise ValueError(f"{begin} has no {key!r}; expected an object with {', '.join(keys)}")
+  return value
+
+
+def _texts(value: Any, begin: str) -> list[str]:
+  if not isinstance(value, list):
+    raise ValueError(f"{begin} is {value!r:.80}; expected a list of texts")
+  for place, text in enumerate(value, start=1):
+    if not isinstance(text, str):
+      raise ValueError(f"{begin} has {text!r:.80} at place {place}; expected a list of texts")
+  return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  if twice := _first_twice([key for key, _ in pairs]):
+    raise ValueError(f"{twice[0]!r:.80} stands twice in one object")
+  return dict(pairs)
+
+
+def _first_twice(texts: Sequence[str]) -> list[str]:
+  """Returns the first text that comes again, in a list, or an empty one."""
+  if len(set(texts)) == len(texts):
+    return []
+  return [next(text for text, count in Counter(texts).items() if count > 1)]

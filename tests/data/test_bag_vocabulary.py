@@ -183,6 +183,14 @@ def test_mistakes_in_a_text_are_named(vocabulary: BagVocabulary):
     (SPEC, {"min_counts": {"tags": 9}}, r"no value of the feature 'tags' is in 9 nodes .* 3 values in all"),
     (SPEC, {"max_rows": {"ngram": 9}}, "MAX_ROWS: 'ngram' is no feature; .*did you mean 'ngrams'"),
     (SPEC, {"max_values": {"id": 0}}, "MAX_VALUES: 'id' is 0; expected a whole number of at least 1"),
+    (
+      SPEC,
+      {"min_counts": 5},
+      r"MIN_COUNTS=5: expected the numbers of features by their names, such as MIN_COUNTS = \{'id': 5\}; the features are id, "
+      "ngrams, tags",
+    ),
+    (SPEC, {"max_rows": None}, "MAX_ROWS=None: expected the numbers of features by their names"),
+    (SPEC, {"max_values": [("id", 5)]}, r"MAX_VALUES=\[\('id', 5\)\]: expected the numbers of features by"),
   ],
 )
 def test_mistakes_in_the_setting_are_named(tmp_path: pathlib.Path, spec: dict, limits: dict, message: str):
@@ -200,20 +208,69 @@ def test_what_cannot_be_fitted_on():
 @pytest.mark.parametrize(
   "content, message",
   [
-    ("[]", "this is no vocabulary of feature bags"),
-    ('{"model": {}}', "this is no vocabulary of feature bags .*KeyError: 'format'"),
-    ('{"format": 9}', "a vocabulary of format 9; this version reads 1"),
+    ("red cats", "this is no vocabulary of feature bags: Expecting value: line 1"),
+    ("[" * 100_000, "this is no vocabulary of feature bags: "),
+    ('{"format": 1, "format": 1}', r"bags: 'format' stands twice in one object\. Training writes one"),
+    ('{"model": {}}', r"bags: it has no 'format'; .* Training writes one into MODEL_DIR/vocabulary"),
+    ('{"format": true}', "it is of format True; this version reads 1"),
+    ('{"format": 9}', "it is of format 9; this version reads 1"),
+    ('{"format": 1}', "bags: features is None; expected a list of at least one"),
+    ('{"format": 1, "features": []}', r"bags: features is \[\]; expected a list of at least one"),
+    ("[]", r"bags: it is \[\]; expected an object with format"),
     (
-      '{"format": 1, "features": [{"name": "a", "kind": "values", "fields": ["a"], "columns": 1, "values": ["x", "x"]}]}',
-      "the feature 'a' has 1 columns and 1 values twice",
+      '{"format": 1, "features": ["a"]}',
+      "bags: a feature is 'a'; expected an object with name, kind, fields",
     ),
   ],
 )
 def test_files_that_are_no_vocabulary(tmp_path: pathlib.Path, content: str, message: str):
   path = tmp_path / "bags.json"
   path.write_text(content, encoding="utf-8")
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match=rf"^{path}: .*{message}") as error:
     BagVocabulary(str(path))
+  assert str(error.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"columns": "Infinity"}, "the feature 'b': columns is inf; expected a whole number from 1 to 16777216"),
+    ({"columns": "2.7"}, ".*columns is 2.7; expected a whole number"),
+    ({"columns": '"2"'}, ".*columns is '2'; expected a whole number"),
+    ({"columns": "true"}, ".*columns is True; expected a whole number"),
+    ({"columns": "0"}, ".*columns is 0; expected a whole number"),
+    ({"columns": "1" + "0" * 30}, ".*columns is 10{30}; expected a whole number"),
+    ({"values": '"abc"'}, "the feature 'b': values is 'abc'; expected a list of texts"),
+    ({"values": '["x", null]'}, "the feature 'b': values has None at place 2; expected a list of texts"),
+    ({"values": '["x", "y", {}]'}, r".*values has \{\} at place 3; expected a list of texts"),
+    ({"values": "[7]"}, ".*values has 7 at place 1; expected a list of texts"),
+    ({"values": '["x", "y", "x", "x"]'}, ".*values has 'x' twice"),
+    ({"fields": '"id"'}, "the feature 'b': fields is 'id'; expected a list of texts"),
+    ({"fields": "[1]"}, ".*fields has 1 at place 1; expected a list of texts"),
+    ({"fields": "[]"}, "feature 'b': got .*; expected its kind and its fields"),
+    ({"kind": '"value"'}, "feature 'b': the kind 'value' is none of values, .*did you mean 'values'"),
+    ({"kind": "[]"}, r"the feature 'b': kind is \[\]; expected text"),
+    ({"name": "null"}, "the feature None: name is None; expected text"),
+    ({"name": '"a"'}, "two features are called 'a'"),
+    ({"columns": None}, "the feature 'b' has no 'columns'; expected an object with name"),
+  ],
+)
+def test_a_file_that_was_edited(tmp_path: pathlib.Path, change: dict[str, str | None], message: str):
+  path = tmp_path / "bags.json"
+  good = {"kind": '"values"', "fields": '["id"]', "columns": "1", "values": '["x"]'}
+
+  def part(items: dict[str, str | None]) -> str:
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in items.items() if value is not None) + "}"
+
+  parts = [part({"name": '"a"', **good}), part({"name": '"b"', **good})]
+  path.write_text(f'{{"format": 1, "features": [{", ".join(parts)}]}}', encoding="utf-8")
+  assert BagVocabulary(str(path)).columns == (1, 1)
+  parts[1] = part({"name": '"b"', **good, **change})
+  path.write_text(f'{{"format": 1, "features": [{", ".join(parts)}]}}', encoding="utf-8")
+  with pytest.raises(UserError, match=rf"^{path}: this is no vocabulary of feature bags: {message}") as error:
+    BagVocabulary(str(path))
+  assert str(error.value).endswith("leave BAG_VOCABULARY_PATH out to have one fitted.")
+  assert "Error" not in str(error.value)
 
 
 def test_the_real_graph(data_dir: pathlib.Path, tmp_path: pathlib.Path):

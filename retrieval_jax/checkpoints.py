@@ -10,6 +10,13 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from retrieval_jax.checkpoint_tables import (
+  Table,
+  difference,
+  other_number_of_rows,
+  parameter_table,
+  structure_table,
+)
 from retrieval_jax.errors import UserError
 
 PREFIX = "checkpoint"
@@ -29,31 +36,6 @@ class CheckpointPolicy(NamedTuple):
   period: int = 1000
   keep_latest: int = 2
   best_metric: str | None = None
-
-
-def parameter_table(params: PyTree) -> dict[str, list]:
-  """Returns {path: [shape, dtype]} of a parameter tree: what makes two checkpoints of one architecture."""
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): [list(leaf.shape), str(leaf.dtype)]
-    for path, leaf in leaves
-  }
-
-
-def difference(saved: Mapping[str, list], expected: Mapping[str, list], *, limit: int = 6) -> str:
-  """Returns a readable list of what differs between two parameter tables, or the empty string."""
-  lines = []
-  for path in sorted(set(saved) | set(expected)):
-    if path not in expected:
-      lines.append(f"  {path}: only in the checkpoint {tuple(saved[path][0])}")
-    elif path not in saved:
-      lines.append(f"  {path}: only in the model {tuple(expected[path][0])}")
-    elif list(saved[path]) != list(expected[path]):
-      got, want = saved[path], expected[path]
-      lines.append(f"  {path}: checkpoint {tuple(got[0])} {got[1]}, model {tuple(want[0])} {want[1]}")
-  if len(lines) > limit:
-    lines = [*lines[:limit], f"  ... and {len(lines) - limit} more"]
-  return "\n".join(lines)
 
 
 class Checkpoints:
@@ -124,14 +106,13 @@ class Checkpoints:
     """Returns (state, step) of the newest readable step, or None when there is no checkpoint.
 
     target: abstract state with shardings; the mesh may differ from the one that saved.
-    Raises: UserError when the checkpoint is of another architecture, or when no listed step can be read.
+    Raises: UserError when the checkpoint is of another architecture, optimizer or loss, or when no listed step can be read.
     """
-    args = self._ocp.args
     failures, damaged = [], []
     for step in reversed(self.steps()):
       try:
         saved = self.manifest(step)
-        self._check_same(step, ARCHITECTURE, saved["parameters"], parameter_table(target.params))
+        self._check_parameters(step, saved["parameters"], parameter_table(target.params))
         if not saved["optimizer"] and parameter_table(target.opt_state):
           raise UserError(
             f"{self.folder}: holds converted weights without a training's state, so none can be resumed here. Choose "
@@ -139,8 +120,8 @@ class Checkpoints:
           )
         self._check_same(step, OPTIMIZER, saved["optimizer"], parameter_table(target.opt_state))
         if "loss_state" in saved:  # not written before losses had a state
-          self._check_same(step, LOSS, saved["loss_state"], parameter_table(target.loss_state))
-        restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
+          self._check_loss_state(step, saved["loss_state"], parameter_table(target.loss_state))
+        restored = self._restored(step, target)
       except UserError:
         raise
       except Exception as error:  # Orbax raises many types on damaged files; each means: try an older step
@@ -209,9 +190,44 @@ class Checkpoints:
     restored = self._manager.restore(step, args=ocp.args.Composite(state=args))
     return restored["state"]["params"]["model"]
 
-  def _check_same(
-    self, step: int, kind: str, saved: Mapping[str, list], expected: Mapping[str, list]
-  ) -> None:
+  def _restored(self, step: int, target: PyTree) -> Any:
+    """Returns what Orbax restores, which refuses a tree that differs only in parts without arrays; that is named here."""
+    args = self._ocp.args
+    try:
+      return self._manager.restore(step, args=args.Composite(state=args.StandardRestore(target)))
+    except Exception:
+      found = self._manager.item_metadata(step)["state"]
+      if found is not None:
+        self._check_structure(step, found.tree, target)
+      raise
+
+  def _check_structure(self, step: int, saved: Mapping[str, Any], target: PyTree) -> None:
+    """Raises UserError unless the tree on disk has the parts of the configured one, also those without arrays."""
+    self._check_parameters(step, structure_table(saved["params"]), structure_table(target.params))
+    self._check_same(step, OPTIMIZER, structure_table(saved["opt_state"]), structure_table(target.opt_state))
+    self._check_loss_state(step, structure_table(saved["loss_state"]), structure_table(target.loss_state))
+
+  def _check_parameters(self, step: int, saved: Table, expected: Table) -> None:
+    """Raises UserError unless the model's parameters are the same, and then the loss's."""
+
+    def of_loss(table: Table, is_loss: bool) -> dict[str, list]:
+      return {path: row for path, row in table.items() if (path.split("/")[0] == "loss") == is_loss}
+
+    self._check_same(step, ARCHITECTURE, of_loss(saved, False), of_loss(expected, False))
+    self._check_same(step, LOSS, of_loss(saved, True), of_loss(expected, True))
+
+  def _check_loss_state(self, step: int, saved: Table, expected: Table) -> None:
+    """Raises UserError unless the states of the losses have the same arrays."""
+    if other_number_of_rows(saved, expected):
+      raise UserError(
+        f"{self.folder}: checkpoint {step} has a loss with caches of another number of rows:\n"
+        f"{difference(saved, expected)}\n"
+        "They hold a row for each row of the data, so the data have more or fewer rows now. Go on with the same data, or "
+        f"train in another MODEL_DIR from these weights: INITIAL_CHECKPOINT_PATH={self.folder}."
+      )
+    self._check_same(step, LOSS, saved, expected)
+
+  def _check_same(self, step: int, kind: str, saved: Table, expected: Table) -> None:
     """Raises UserError with the difference unless the checkpoint's arrays are those of the configured part."""
     different = difference(saved, expected)
     if different:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from retrieval_jax import portable
-from retrieval_jax.checkpoints import parameter_table
+from retrieval_jax.checkpoint_tables import parameter_table
 from retrieval_jax.errors import UserError
 from retrieval_jax.interop import reading, sources, vocabulary_rows
 from retrieval_jax.interop.foreign import ForeignModel, ForeignTower

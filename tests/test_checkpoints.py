@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints, difference
+from retrieval_jax.checkpoint_tables import difference
+from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.errors import UserError
 from retrieval_jax.train_state import TrainState
 
@@ -15,9 +17,13 @@ def state(value: float, width: int = 3) -> TrainState:
   return TrainState(jnp.int32(int(value)), params, {}, ())
 
 
-def target(width: int = 3):
+def abstract(tree):
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state(0.0, width))
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def target(width: int = 3):
+  return abstract(state(0.0, width))
 
 
 def test_keeps_the_newest_and_the_best_also_across_restarts(tmp_path):
@@ -85,3 +91,56 @@ def test_nothing_readable_is_an_error_and_not_a_fresh_start(tmp_path):
 def test_difference_lists_both_directions():
   text = difference({"a": [[1], "float32"]}, {"b": [[2], "float32"]})
   assert text == "  a: only in the checkpoint (1,)\n  b: only in the model (2,)"
+
+
+def trained(*terms: str, rows: int = 512, steps: tuple = ()) -> TrainState:
+  """Terms without parameters, of which "gravity" has a cache of so many rows; and an optimizer of these steps."""
+  states = {name: {"rows": jnp.zeros((rows, 2))} if name == "gravity" else {} for name in terms}
+  loss_params = {name: {} for name in terms}
+  params = {**state(1).params, "loss": loss_params}
+  return state(1).replace(params=params, loss_state={"terms": states}, opt_state=steps)
+
+
+SQUARED = trained("squared", "gravity", steps=(optax.EmptyState(),))
+
+
+@pytest.mark.parametrize(
+  "other, message",
+  [
+    (
+      trained("samtone", "gravity", steps=(optax.EmptyState(),)),
+      r"checkpoint 1 is of another loss than the configured one:\n"
+      r"  loss/samtone: only in the model \(without arrays\)\n  loss/squared: only in the checkpoint \(without arrays\)\n",
+    ),
+    (
+      trained("squared", "gravity", steps=(optax.EmptyState(), optax.EmptyState())),
+      r"another optimizer than the configured one.*:\n  1: only in the model \(without arrays\)\n",
+    ),
+    (
+      trained("squared", "gravity", rows=1024, steps=(optax.EmptyState(),)),
+      r"checkpoint 1 has a loss with caches of another number of rows:\n"
+      r"  terms/gravity/rows: checkpoint \(512, 2\) float32, model \(1024, 2\) float32\n"
+      r"They hold a row for each row of the data.* the same data,.* another MODEL_DIR.*INITIAL_CHECKPOINT_PATH=/",
+    ),
+  ],
+)
+def test_what_differs_is_named_also_where_it_has_no_arrays(tmp_path, capsys, other, message):
+  """The checkpoint is whole, and nothing calls it unreadable."""
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, SQUARED, manifest={})
+  with Checkpoints(tmp_path) as checkpoints:
+    with pytest.raises(UserError, match=message):
+      checkpoints.restore_newest(abstract(other))
+    assert "cannot be read" not in capsys.readouterr().err
+    restored = checkpoints.restore_newest(abstract(SQUARED))
+    assert restored is not None
+    assert restored[1] == 1
+
+
+def test_other_parameters_of_the_loss_are_no_other_architecture(tmp_path):
+  learned = state(1).replace(params={**state(1).params, "loss": {"log_scale": jnp.zeros(())}})
+  with Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, state(1), manifest={})
+    checkpoints.wait()
+    with pytest.raises(UserError, match=r"of another loss.*:\n  loss/log_scale: only in the model \(\)"):
+      checkpoints.restore_newest(abstract(learned))

@@ -14,7 +14,7 @@ from retrieval_jax.data.split_graph import Shares, split_folder
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.paths import atomic_write, resolve
 
-RULES_VERSION = 1  # raise it when a rule below changes: every cached graph is then made anew
+RULES_VERSION = 2  # raise it when a rule below changes: every cached graph is then made anew
 MACHINE = "apt"  # a path that stands for the index of this machine
 NODES_HEADER = "# id\tname\tsection\ttags\tshort description\n"
 EDGES_HEADER = "# source id\ttarget id\n"
@@ -81,9 +81,10 @@ def package_graph(path: str = MACHINE, *, links: Sequence[str] = LINKS) -> pathl
 def link_fields(names: Sequence[str]) -> list[str]:
   """Returns fields of a package index in lower case, each once.
 
-  Raises: UserError for none, and for one that names no packages to be had with it.
+  Raises: UserError for none, for what is no list of texts, and for one that names no packages to be had with it.
   """
-  if isinstance(names, str) or not names:
+  listed = isinstance(names, Sequence) and not isinstance(names, str)
+  if not listed or not names or not all(isinstance(name, str) for name in names):
     raise UserError(f"the fields that are links: {names!r}; expected a list out of {', '.join(LINKS)}.")
   for name in names:
     if name.lower() not in LINKS:
@@ -101,10 +102,11 @@ def write_packages(
   A package that comes again, as another version or of another architecture, adds its links alone. A link to a name that no
   package has (a virtual package) is left out, and so are packages without any link. Ids are the names. Memory: 3 kB a package.
 
-  Raises: UserError if no package names another.
+  Raises: UserError if no package names another, and what read_packages raises; nothing is written then.
 
   Example: `write_packages(index_files(), folder)` returns `{"packages": 63436, "nodes": 60376, "links": 300076}`.
   """
+  files = list(files)
   packages: dict[str, Package] = {}
   named: dict[str, set[str]] = {}
   for file in files:
@@ -118,7 +120,9 @@ def write_packages(
     if other in packages and other != name
   ]
   if not pairs:
-    raise UserError(f"none of the {len(packages):,} packages names another one. Is it a package index?")
+    raise UserError(
+      f"{', '.join(map(str, files))}: none of the {len(packages):,} packages names another one. Is it a package index?"
+    )
   nodes = sorted({name for pair in pairs for name in pair})
   with atomic_write(output / "nodes.tsv") as file:
     file.write(NODES_HEADER)

@@ -33,6 +33,16 @@ class Package(NamedTuple):
   links: Sequence[str]
 
 
+class Field(NamedTuple):
+  """A field of a paragraph: its text, lines that continue it after "\\n", and its line in the file."""
+
+  text: str
+  line: int
+
+
+ABSENT = Field("", 0)
+
+
 def index_files(root: pathlib.Path = pathlib.Path("/")) -> list[pathlib.Path]:
   """Returns the files of the machine's package index: apt's lists, or else the packages that are installed.
 
@@ -62,59 +72,92 @@ def read_packages(path: pathlib.Path, links: Sequence[str] = LINKS) -> Iterator[
 
   links: the fields that are read as links, in lower case.
 
-  Raises: UserError with file and line number for a line that is no field, a package without a name, and names that are none;
-  for a file that is damaged or cannot be unpacked here.
+  Raises: UserError with file and line number for a line that is no field, a field that comes twice in a paragraph, a package
+  without a name, names that are none, and a section or tag of several words; for a file that is damaged or cannot be unpacked
+  here.
 
   Example: `{package.name for file in index_files() for package in read_packages(file)}`.
   """
-  for fields, where in _stanzas(path, {*TEXTS, *links}):
+  for fields, begin in _stanzas(path, {*TEXTS, *links}):
     if "package" not in fields:
-      raise UserError(f"{where}: the paragraph that begins here names no package. Is it a package index?")
-    status = fields.get("status", "").split(" ")
-    if status[-1] in ("", "installed"):
+      raise UserError(
+        f"{path}:{begin}: the paragraph that begins here names no package. Is it a package index?"
+      )
+    status = fields.get("status", ABSENT).text.split()
+    if not status or status[-1] == "installed":
       yield Package(
-        fields["package"],
-        fields.get("section", ""),
-        sorted(tag for part in fields.get("tag", "").split(",") if (tag := part.strip())),
-        " ".join(fields.get("description", "").split("\n")[0].split()),
-        [name for field in links for name in _names(fields.get(field, ""), f"{where}: {field}")],
+        _name(fields["package"], path),
+        _word(fields.get("section", ABSENT), path),
+        sorted(_tags(fields.get("tag", ABSENT), path)),
+        " ".join(fields.get("description", ABSENT).text.split("\n")[0].split()),
+        [name for field in links for name in _names(field, fields.get(field, ABSENT), path)],
       )
 
 
-def _names(field: str, where: str) -> Iterator[str]:
-  for part in re.split(r"[,|]", field):
+def _name(field: Field, path: pathlib.Path) -> str:
+  if not NAME.fullmatch(field.text):
+    raise UserError(
+      f"{path}:{field.line}: package is {field.text!r:.80}; expected a name of letters, digits and + - . on one line."
+    )
+  return field.text
+
+
+def _word(field: Field, path: pathlib.Path) -> str:
+  if len(field.text.split()) > 1:
+    raise UserError(f"{path}:{field.line}: section is {field.text!r:.80}; expected one word.")
+  return field.text
+
+
+def _tags(field: Field, path: pathlib.Path) -> Iterator[str]:
+  for part in field.text.split(","):
+    if len(part.split()) > 1:
+      raise UserError(f"{path}:{field.line}: tag has {part.strip()!r:.80}; expected words, split by commas.")
+    if tag := part.strip():
+      yield tag
+
+
+def _names(name: str, field: Field, path: pathlib.Path) -> Iterator[str]:
+  for part in re.split(r"[,|]", field.text):
     text = part.strip()
     if found := NAME.match(text):
       yield found[0]
     elif text:
-      raise UserError(f"{where} has {text!r:.80}; expected names of packages, split by commas.")
+      raise UserError(
+        f"{path}:{field.line}: {name} has {text!r:.80}; expected names of packages, split by commas."
+      )
 
 
-def _stanzas(path: pathlib.Path, wanted: Iterable[str]) -> Iterator[tuple[Mapping[str, str], str]]:
-  """Yields the wanted fields of each paragraph, their names in lower case, and where the paragraph begins."""
+def _stanzas(path: pathlib.Path, wanted: Iterable[str]) -> Iterator[tuple[Mapping[str, Field], int]]:
+  """Yields the wanted fields of each paragraph, their names in lower case, and the line where the paragraph begins."""
   names = frozenset(wanted)
-  fields: dict[str, str] = {}
-  key, begin, number = "", 0, 0
+  fields: dict[str, Field] = {}
+  key, begin = "", 0
   for number, line in enumerate(_lines(path), start=1):
     if not line.strip():
       if begin:
-        yield fields, f"{path}:{begin}"
+        yield fields, begin
       fields, key, begin = {}, "", 0
       continue
     if line[0] in " \t":
       if not begin:
         raise UserError(f"{path}:{number}: {line!r:.80} continues no field. Is it a package index?")
       if key in names:
-        fields[key] += "\n" + line.strip()
+        text, first = fields[key]
+        fields[key] = Field(f"{text}\n{line.strip()}", first)
       continue
     key, colon, value = line.partition(":")
     if not colon:
       raise UserError(f"{path}:{number}: {line!r:.80}; expected `Field: value`. Is it a package index?")
     begin, key = begin or number, key.lower()
+    if key in fields:
+      raise UserError(
+        f"{path}:{number}: a second {key} in the paragraph that begins in line {begin}; expected an empty line between "
+        "packages, and each field once."
+      )
     if key in names:
-      fields[key] = value.strip()
+      fields[key] = Field(value.strip(), number)
   if begin:
-    yield fields, f"{path}:{begin}"
+    yield fields, begin
 
 
 def _lines(path: pathlib.Path) -> Iterator[str]:

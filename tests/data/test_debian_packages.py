@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import lzma
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -146,14 +147,33 @@ def test_lz4_without_anything_that_reads_it(tmp_path: pathlib.Path, monkeypatch:
     ("Package: a\n\nSection: b\n", r"Packages:3: the paragraph that begins here names no package"),
     (" a\n", r"Packages:1: ' a' continues no field"),
     ("Package: a\nDepends\n", r"Packages:2: 'Depends'; expected `Field: value`"),
-    ("Section: b\nPackage: a\nDepends: b, =c\n", r"Packages:1: depends has '=c'; expected names"),
-    ("Package: a\n\nPackage: b\n", r"none of the 2 packages names another one"),
+    ("Section: b\nPackage: a\nDepends: b, =c\n", r"Packages:3: depends has '=c'; expected names"),
+    ("Package: a\n\nPackage: b\n", r"Packages: none of the 2 packages names another one"),
+    (
+      "Package: a\nDepends: b\nPackage: b\n",
+      r"Packages:3: a second package in the paragraph .* line 1; .* empty",
+    ),
+    (
+      "Package: a\ndepends: b\nDepends:\n",
+      r"Packages:3: a second depends in the paragraph .* line 1; .* once",
+    ),
+    ("\nPackage:\nDepends: b\n", r"Packages:2: package is ''; expected a name of letters, digits"),
+    ("Package: a\tb\n", r"Packages:1: package is 'a\\tb'; expected a name"),
+    ("Depends: b\nPackage: a\n b\n", r"Packages:2: package is 'a\\nb'; expected a name"),
+    ("Package: \xe9a\n", r"Packages:1: package is '\xe9a'; expected a name"),
+    ("Package: a\nSection: x\ty\n", r"Packages:2: section is 'x\\ty'; expected one word"),
+    ("Package: a\nSection: x y\n", r"Packages:2: section is 'x y'; expected one word"),
+    ("Package: a\nSection: x\n y\n", r"Packages:2: section is 'x\\ny'; expected one word"),
+    ("Package: a\nSection: x\u2028y\n", r"Packages:2: section is 'x\\u2028y'; expected one word"),
+    ("Package: a\nTag: x, y\tz\n", r"Packages:2: tag has 'y\\tz'; expected words, split by commas"),
+    ("Package: a\nTag: x::y,\n y\n z\n", r"Packages:2: tag has 'y\\nz'; expected words, split by commas"),
   ],
 )
 def test_what_is_no_index(tmp_path: pathlib.Path, text: str, message: str):
-  (tmp_path / "Packages").write_text(text)
+  (tmp_path / "Packages").write_text(text, encoding="utf-8")
   with pytest.raises(UserError, match=message):
     write_packages([tmp_path / "Packages"], tmp_path / "out")
+  assert not (tmp_path / "out").exists()
   (tmp_path / "Packages").write_bytes(b"Package: a\nSection: \xff\n")
   with pytest.raises(UserError, match="Packages:2: not UTF-8"):
     list(read_packages(tmp_path / "Packages"))
@@ -165,7 +185,7 @@ def test_the_index_of_a_machine(tmp_path: pathlib.Path):
   status = tmp_path / "var/lib/dpkg/status"
   status.parent.mkdir(parents=True)
   status.write_text(
-    "Package: a\nStatus: install ok installed\nDepends: b\n\nPackage: b\nStatus: deinstall ok config-files\n"
+    "Package: a\nStatus: install ok\tinstalled\nDepends: b\n\nPackage: b\nStatus: deinstall ok config-files\n"
   )
   assert index_files(tmp_path) == [status]
   assert [package.name for package in read_packages(status)] == ["a"]
@@ -190,6 +210,11 @@ def test_fields_that_are_links():
     link_fields(["Recomends"])
   with pytest.raises(UserError, match="'depends'; expected a list"):
     link_fields("depends")
+  for wrong in ([5], ["depends", None], 5, None, []):
+    with pytest.raises(
+      UserError, match=rf"the fields that are links: {re.escape(repr(wrong))}; expected a list"
+    ):
+      link_fields(wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_links_are_split_by_a_hash(tmp_path: pathlib.Path):

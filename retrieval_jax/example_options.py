@@ -1,9 +1,11 @@
 """ExampleOptions: what an example of the training is, how its rows count, and which further examples a step sees."""
 
+import hashlib
+import pathlib
 from typing import NamedTuple
 
 from retrieval_jax.data.dataset import RetrievalData
-from retrieval_jax.data.marginals import FREQUENCY, MarginalOptions, marginal_tables
+from retrieval_jax.data.marginals import FREQUENCY, KINDS, MarginalOptions, marginal_tables
 from retrieval_jax.data.pair_examples import by_pair
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.losses.base import Loss
@@ -28,8 +30,9 @@ class ExampleOptions(NamedTuple):
   marginals: MarginalOptions = MarginalOptions()
   estimation_batch_size: int | None = None
 
-  def of(self, data: RetrievalData, loss: Loss) -> RetrievalData:
-    """Returns the data with these examples, and with marginals where the loss reads them.
+  def of(self, data: RetrievalData, loss: Loss, *, held_out: bool = False) -> RetrievalData:
+    """Returns the data with these examples, and with marginals where the loss reads them. held_out: of data that are not
+    the training's.
 
     Raises: UserError for options that cannot be, or that this loss would take no notice of.
     """
@@ -39,7 +42,7 @@ class ExampleOptions(NamedTuple):
       )
     data = by_pair(data) if self.kind == PAIRS else data
     if MARGINALS in loss.requires:
-      return data._replace(marginals=marginal_tables(data, self.marginals))
+      return data._replace(marginals=marginal_tables(data, self.marginals, held_out=held_out))
     for macro, kind in zip(("QUERY_MARGINAL", "PASSAGE_MARGINAL"), self.marginals, strict=True):
       if kind != FREQUENCY:
         raise UserError(
@@ -47,6 +50,10 @@ class ExampleOptions(NamedTuple):
           "--gin_file=losses/sogram.gin, or leave it out."
         )
     return data
+
+  def marginal_record(self) -> list[str]:
+    """Returns what a checkpoint says of the marginals: their kinds, and of files a hash of what is in them too."""
+    return [kind if kind in KINDS else f"{kind} {_hash(kind)}" for kind in self.marginals]
 
   def estimation_size(self, loss: Loss, batch_size: int) -> int:
     """Returns how many examples of their own a step draws for the loss: 0 unless it asks for them.
@@ -64,3 +71,8 @@ class ExampleOptions(NamedTuple):
         "such as --gin_file=losses/sogram_two_batches.gin, or leave it out."
       )
     return 0
+
+
+def _hash(path: str) -> str:
+  with open(pathlib.Path(path).expanduser(), "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -27,7 +27,7 @@ from retrieval_jax.some_rows import SomeRows
 from retrieval_jax.train_state import TrainState
 
 PREFIX = "gramian"
-OVERSHOOT = 0.02  # of the stability ratio: below, embeddings more than double before repulsion reaches them
+OVERSHOOT = 0.005  # of the stability ratio: below, embeddings swell threefold; .02 to .06 has done no harm
 SWING = 1.5  # of the traces' ratio, up and down, that counts as an oscillation
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Mapping[str, Array]]]
@@ -51,15 +51,24 @@ def exact_gramians(encoder: Encoder, data: RetrievalData, *, unit: bool = False)
   )
 
 
+def check_period(period: int) -> None:
+  """Raises UserError for a GRAMIAN_PERIOD that cannot be."""
+  if type(period) is not int or period < 0:
+    raise UserError(f"GRAMIAN_PERIOD={period!r}: expected a whole number of at least 0.")
+  if period and jax.process_count() > 1:
+    raise UserError("GRAMIAN_PERIOD: several processes cannot encode together yet. Set it to 0.")
+
+
 class GramianTracker:
   """Compares the loss's estimates with the exact Gramians, every recipe.gramian_period steps, and measures the step's pace.
 
   Numbers to log, under "gramian/":
     gravity, effective_rank_query, effective_rank_passage: of the exact Gramians at the step's parameters;
-    error_query, error_passage: ||G_hat - G||_F / ||G||_F of the estimate that the step used, if the loss has one;
+    error_query, error_passage: ||G_hat - G||_F / ||G||_F of the estimate that the step learnt against, as soon as there is one
+      (with GRAVITY_BATCHES 'in_batch': of the one that the batch then joined); not of a gravity on prefixes (matryoshka);
     rate: the effective rate eta at which the step moved the embeddings' common part: their mean change against the mean of
       the loss's gradient by them; stability: alpha / (8 eta) for a loss with an EMA. From 1 on its embeddings do not
-      overshoot; far below, repulsion comes 1 / alpha steps late and they swell and shrink.
+      overshoot; far below, repulsion comes 1 / alpha steps late and they swell and shrink: a warning comes below .005.
   A warning is printed once when the ratio is far below 1, and once when the traces of G and G_hat swing about each other.
 
   Source: the stability is that of the linearised common mode x' = -eta ((x^2 - 1) x + 2 lambda G x), G' = alpha (x^2 - G).
@@ -69,10 +78,6 @@ class GramianTracker:
 
   def __init__(self, recipe: Recipe, data: RetrievalData, partitioner: Partitioner):
     period = recipe.gramian_period
-    if type(period) is not int or period < 0:
-      raise UserError(f"GRAMIAN_PERIOD={period!r}: expected a whole number of at least 0.")
-    if period and jax.process_count() > 1:
-      raise UserError("GRAMIAN_PERIOD: several processes cannot encode together yet. Set it to 0.")
     if period and data.marginals is None:
       data = data._replace(marginals=marginal_tables(data, recipe.examples.marginals))
     self._recipe, self._data, self._partitioner, self._period = recipe, data, partitioner, period
@@ -98,16 +103,19 @@ class GramianTracker:
       unit = any(bool(own.unit) for own in states(state.loss_state).values())
       exact = exact_gramians(encoder, self._data, unit=unit)
       before, gradients = self._look(state.params, state.loss_state, batch)
+      used = jax.tree.map(jnp.copy, estimates(state.loss_state))  # the step takes the state's memory
       state, metrics = step(state, batch)
+      if self._recipe.loss.before is not None:  # it made an estimate of its own before it learnt
+        used = estimates(state.loss_state)
       after = self._embed(state.params, batch)
-      found = _numbers(exact, estimates(state.loss_state))
+      found = _numbers(exact, used)
       rate = effective_rate(before, after, gradients)
       found |= {"rate": rate}
       alphas = [float(value) for name, value in metrics.items() if name.split("/")[-1] == "alpha"]
-      if alphas and alphas[0] > 0 and rate > 0:  # 0: there is no estimate yet
+      if alphas and 0 < alphas[0] < 1 and rate > 0:  # 0: no estimate yet; 1: no average that could lag
         found["stability"] = alphas[0] / (8 * rate)
       self._numbers = {f"{PREFIX}/{name}": value for name, value in found.items()}
-      self._warn(number, found, exact, estimates(state.loss_state))
+      self._warn(number, found, exact, used)
       return state, metrics
 
     return run
@@ -184,6 +192,8 @@ def _numbers(exact: Gramians, estimated: Mapping[str, Gramians]) -> dict[str, fl
   }
   for prefix, estimate in estimated.items():
     name = f"{prefix}/" if len(estimated) > 1 else ""
+    if estimate.query.shape != exact.query.shape or not jnp.any(estimate.query):
+      continue
     for side in ("query", "passage"):
       distance = gramian_matrices.relative_distance(getattr(estimate, side), getattr(exact, side))
       found[f"{name}error_{side}"] = distance

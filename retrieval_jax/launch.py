@@ -291,12 +291,25 @@ def write_run_files(folder: pathlib.Path, argv: Sequence[str]) -> None:
   """Writes MODEL_DIR/config.gin (all that was used), model.gin (the model section) and versions.json."""
   import gin
 
+  _report_changes(folder)
   write_record(folder, argv)
   model, inputs = (gin.get_configurable(f"{root}/{configuration.MACRO}")() for root in ROOTS)
   copies = keep_vocabularies(inputs, folder)
   section = bag_section(model, inputs, copies) or configuration.section_str(ROOTS, copies) + START
   with atomic_write(folder / FILE) as file:
     file.write(section)
+
+
+def _report_changes(folder: pathlib.Path) -> None:
+  """Says which settings are others than those of the run before in a folder: a resumed training goes on with the new ones."""
+  import gin
+
+  try:
+    before = (folder / "config.gin").read_text(encoding="utf-8")
+  except (OSError, UnicodeDecodeError):
+    return
+  for line in changed_settings(before, gin.operative_config_str()):
+    print(f"warning: this is not as it was in {folder.name}'s last run: {line:.300}", file=sys.stderr)
 
 
 def write_record(folder: pathlib.Path, argv: Sequence[str]) -> None:

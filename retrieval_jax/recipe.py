@@ -157,7 +157,8 @@ def check_parts(
     evaluator.load()
   if recipe.eval_loss is not None:
     recipe.eval_loss.check(recipe.loss)
-    dataset.load(recipe.eval_loss.source, recipe.inputs)
+    held_out = dataset.load(recipe.eval_loss.source, recipe.inputs)
+    recipe.examples.of(held_out, recipe.loss, held_out=True)
   period = recipe.eval_period
   if period is not None and (type(period) is not int or period < 1):
     raise UserError(
@@ -206,7 +207,7 @@ def manifest_of(recipe: Recipe, data: RetrievalData, seed: int) -> dict[str, obj
     "microbatches": recipe.step.microbatches,
     "hard_negatives": recipe.negatives.per_query,
     "examples": recipe.examples.kind,
-    "marginals": list(recipe.examples.marginals),
+    "marginals": recipe.examples.marginal_record() if "marginals" in recipe.loss.requires else None,
     "seed": seed,
   }
 
@@ -224,8 +225,20 @@ _BEFORE: Mapping[str, object] = {
   "microbatches": 1,
   "hard_negatives": 0,
   "examples": "queries",
-  "marginals": ["frequency", "frequency"],
+  "marginals": None,
 }
+
+
+def warn_of_other_rows(saved: Mapping[str, object], now: Mapping[str, object], loss: Loss) -> None:
+  """Says so if a loss that keeps something of every row goes on with other rows, or with other weights of them."""
+  saved = {**_BEFORE, **saved}
+  changed = [name for name in ("task_fingerprint", "marginals") if saved.get(name) != now[name]]
+  if loss.state_axes is not None and changed:
+    print(
+      f"warning: the loss's caches are by row, and {' and '.join(changed)} are not as they were: what it estimates is wrong until "
+      "all rows have come up again. Better start in another MODEL_DIR.",
+      file=sys.stderr,
+    )
 
 
 def check_resume(folder: pathlib.Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import mixture
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
-from retrieval_jax.gramian_tracker import GramianTracker
+from retrieval_jax.gramian_tracker import GramianTracker, check_period
 from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.model_info import write_model_info
 from retrieval_jax.partitioning import Partitioner
@@ -25,6 +25,7 @@ from retrieval_jax.recipe import (
   check_resume,
   manifest_of,
   state_creator,
+  warn_of_other_rows,
 )
 from retrieval_jax.retriever import announce
 from retrieval_jax.step_guard import StepGuard
@@ -66,6 +67,7 @@ def train(
   partitioner.check_batch_size(recipe.batcher.batch_size)
   recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
   recipe.negatives.check_number()
+  check_period(recipe.gramian_period)
   data = mixture.load(
     recipe.data,
     recipe.inputs,
@@ -106,6 +108,7 @@ def train(
     before = saved.manifest(start) if start else {}
     if start:
       check_resume(folder, before, manifest)
+      warn_of_other_rows(before, manifest, recipe.loss)
     if start >= total_steps:
       print(
         f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr

@@ -29,7 +29,7 @@ def make_evaluation(recipe: Recipe, partitioner: Partitioner, folder: pathlib.Pa
       recipe.batcher.batch_size,
       seed=seed,
       hard_negatives=recipe.negatives.per_query,
-      prepare=lambda data: recipe.examples.of(data, recipe.loss),
+      prepare=lambda data: recipe.examples.of(data, recipe.loss, held_out=True),
     )
 
   def evaluate(state: TrainState, step: int) -> Mapping[str, float]:

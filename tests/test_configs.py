@@ -7,6 +7,8 @@ import jax
 import pytest
 
 from retrieval_jax import configuration, launch
+from retrieval_jax.losses import gramian_state
+from retrieval_jax.losses.base import DataSizes
 
 CONFIGS = launch.configs_dir()
 COMPONENT = {
@@ -85,6 +87,16 @@ def test_file_parses_and_its_component_builds(name):
     if folder == "models":
       abstract = jax.eval_shape(built.init, jax.random.key(0))
       assert all(leaf.dtype == "float32" for leaf in jax.tree.leaves(abstract))
+
+
+@pytest.mark.parametrize("name", ["sogram", "samtone_sogram", "softmax_sogram"])
+def test_a_gravity_knows_whether_its_gramians_are_of_unit_vectors(name):
+  """gin wraps the score that a file names."""
+  parse(f"losses/{name}.gin")
+  gin.parse_config("retrieval_jax_test_probe.value = %LOSS")
+  loss = gin.get_configurable("retrieval_jax_test_probe")()
+  _, state = loss.init(jax.random.key(0), embed_dim=4, data=DataSizes(2, 2))
+  assert bool(gramian_state.states(state)["gravity"].unit) == (name != "sogram")
 
 
 @gin.configurable

@@ -29,6 +29,7 @@ from retrieval_jax.partitioning import partitioner
 from retrieval_jax.recipe import Recipe
 from retrieval_jax.retriever import Retriever
 from retrieval_jax.train import train
+from retrieval_jax.weights import initial_params
 from tests.data.toy_source import ListSource, write_tokenizer
 
 WORDS = ("a", "b", "c", "d", "e", "red", "green", "blue")
@@ -115,10 +116,11 @@ def test_training_logs_how_far_the_estimate_is(inputs: TextInputs, tmp_path: pat
   train(parts, model_dir=str(folder), total_steps=4, partitioner=partitioner(), log_period=1)
   tracked = [record for record in records(folder) if "gramian/gravity" in record]
   assert [record["step"] for record in tracked] == [1, 3]
+  assert "gramian/error_query" not in tracked[0]  # no estimate before the first step
+  assert 0 < tracked[1]["gramian/error_query"] < 1  # of 8 of the 15 pairs
   for record in tracked:
-    assert 0 < record["gramian/error_query"] < 1  # of 8 of the 15 pairs
     assert 1 <= record["gramian/effective_rank_passage"] <= 8
-  assert "gramian/stability" not in tracked[0]  # no estimate before the first step
+  assert "gramian/stability" not in tracked[0]
   assert tracked[1]["gramian/stability"] > 1  # alpha .5 against 1e-4 times the pull of many parameters
   assert "warning" not in capfd.readouterr().err
 
@@ -134,3 +136,22 @@ def test_periods_that_are_refused(inputs: TextInputs, tmp_path: pathlib.Path):
   parts = recipe(inputs, rate=1e-3, alpha=0.5, period=-1)
   with pytest.raises(UserError, match=r"GRAMIAN_PERIOD=-1: expected a whole number"):
     train(parts, model_dir=str(tmp_path / "run"), total_steps=1, partitioner=partitioner())
+
+
+def test_the_error_is_of_the_estimate_that_the_step_learnt_against(
+  inputs: TextInputs, tmp_path: pathlib.Path
+):
+  """With alpha 1 and no movement the estimate is the batch before, so its error is that batch's own distance."""
+  parts = recipe(inputs, rate=1e-12, alpha=1.0, period=1)
+  train(parts, model_dir=str(tmp_path / "run"), total_steps=3, partitioner=partitioner())
+  errors = [r["gramian/error_passage"] for r in records(tmp_path / "run") if "gramian/error_passage" in r]
+  data = _with_marginals(by_pair(load(SOURCE, inputs, cache=tmp_path)), "frequency")
+  params = initial_params(parts.retriever, partitioner(), seed=0)
+  exact = exact_gramians(Encoder(MODEL, params, partitioner()), data).passage
+  expected = []
+  for step in (0, 1):
+    plan = parts.batcher.plan(num_examples=15, seed=0)
+    batch = make_batch(data, parts.batcher.rows(plan, step), seed=0, epoch=parts.batcher.epochs(plan, step))
+    passage = np.asarray(MODEL.encode_passages(params, batch.passage_tokens))
+    expected.append(np.linalg.norm(passage.T @ passage / 8 - exact) / np.linalg.norm(exact))
+  np.testing.assert_allclose(errors, expected, rtol=1e-3)

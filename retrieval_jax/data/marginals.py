@@ -37,9 +37,13 @@ class MarginalOptions(NamedTuple):
   passage: str = FREQUENCY
 
 
-def marginal_tables(data: RetrievalData, options: MarginalOptions) -> MarginalTables:
+def marginal_tables(
+  data: RetrievalData, options: MarginalOptions, *, held_out: bool = False
+) -> MarginalTables:
   """Returns mass and share of every row of the data, as `records.Marginals` has them for a batch. 8 bytes a row, and 24 a
   pair while it works.
+
+  held_out: the data are others than the training's, so that a file may name rows which they lack.
 
   Raises: UserError for a kind that is none, a file that cannot be read, and weights that leave nothing.
 
@@ -47,21 +51,30 @@ def marginal_tables(data: RetrievalData, options: MarginalOptions) -> MarginalTa
   """
   queries, passages, probabilities = drawn_pairs(data)
   return MarginalTables(
-    _side(data.queries, queries, probabilities, options.query, "QUERY_MARGINAL"),
-    _side(data.passages, passages, probabilities, options.passage, "PASSAGE_MARGINAL"),
+    _side(_Rows(data.queries, "QUERY_MARGINAL", held_out), queries, probabilities, options.query),
+    _side(_Rows(data.passages, "PASSAGE_MARGINAL", held_out), passages, probabilities, options.passage),
   )
 
 
+class _Rows(NamedTuple):
+  """The rows of one side, the macro of its marginal, and whether a file may name others."""
+
+  store: TokenStore
+  macro: str
+  held_out: bool
+
+
 def _side(
-  store: TokenStore, rows: Int[np.ndarray, "e"], probabilities: Float[np.ndarray, "e"], kind: str, macro: str
+  side: _Rows, rows: Int[np.ndarray, "e"], probabilities: Float[np.ndarray, "e"], kind: str
 ) -> SideTables:
+  store = side.store
   drawn = np.bincount(store.identity[rows], weights=probabilities, minlength=store.num_rows)
-  share = _share(store, drawn, kind, macro)
+  share = _share(side, drawn, kind)
   mass = np.divide(share, drawn, out=np.zeros_like(share), where=drawn > 0)
   return SideTables(mass.astype(np.float32), share.astype(np.float32))
 
 
-def _share(store: TokenStore, drawn: Float[np.ndarray, "r"], kind: str, macro: str) -> Float[np.ndarray, "r"]:
+def _share(side: _Rows, drawn: Float[np.ndarray, "r"], kind: str) -> Float[np.ndarray, "r"]:
   if kind == FREQUENCY:
     return drawn
   if kind == SQRT:
@@ -69,20 +82,21 @@ def _share(store: TokenStore, drawn: Float[np.ndarray, "r"], kind: str, macro: s
   elif kind == UNIFORM:
     weights = (drawn > 0).astype(np.float64)
   else:
-    weights = np.where(drawn > 0, _given(store, kind, macro), 0)
+    weights = np.where(drawn > 0, _given(side, kind), 0)
     if not weights.any():
-      raise UserError(f"{macro}={kind!r}: no row that the training draws has a weight above 0 in it.")
+      raise UserError(f"{side.macro}={kind!r}: no row that the training draws has a weight above 0 in it.")
+  weights = weights / weights.max()  # the sum of given weights may be beyond the largest number
   return weights / weights.sum()
 
 
-def _given(store: TokenStore, path: str, macro: str) -> Float[np.ndarray, "r"]:
+def _given(side: _Rows, path: str) -> Float[np.ndarray, "r"]:
   """Returns the weights of a file, summed over the rows of one identity."""
   if not isinstance(path, str | pathlib.Path) or not pathlib.Path(path).expanduser().is_file():
     raise UserError(
-      f"{macro}={path!r}: expected {', '.join(KINDS)} or the path of a TSV file of id and weight"
+      f"{side.macro}={path!r}: expected {', '.join(KINDS)} or the path of a TSV file of id and weight"
       f"{nearest(str(path), KINDS) or '.'}"
     )
-  weights = np.zeros(store.num_rows)
+  store, weights = side.store, np.zeros(side.store.num_rows)
   seen: set[int] = set()
   for line in read_lines(path):
     columns = line.text.split("\t")
@@ -97,6 +111,8 @@ def _given(store: TokenStore, path: str, macro: str) -> Float[np.ndarray, "r"]:
     try:
       row = store.row_of(columns[0])
     except UserError as error:
+      if side.held_out:
+        continue
       raise UserError(f"{line.where}: no row of the data has the id {columns[0]!r}.") from error
     if row in seen:
       raise UserError(f"{line.where}: the id {columns[0]!r} stands in the file twice.")

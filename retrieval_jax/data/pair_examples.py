@@ -39,13 +39,23 @@ def drawn_pairs(
   Example: of the pairs (0, 4), (0, 7), (2, 4) each has 1/3 by pairs; by queries they have 1/4, 1/4 and 1/2.
   """
   relevance, examples = data.relevance, data.examples
+  each = _example_probabilities(data)
   if data.chosen is not None:
     places = relevance.offsets[examples] + data.chosen
-    return examples, relevance.passage_rows[places], np.full(len(examples), 1 / len(examples))
+    return examples, relevance.passage_rows[places], each
   counts = relevance.counts[examples]
   places = np.repeat(relevance.offsets[examples], counts) + _places(counts)
-  probabilities = np.repeat(1 / (len(examples) * counts), counts)
+  probabilities = np.repeat(each / counts, counts)
   return np.repeat(examples, counts), relevance.passage_rows[places], probabilities
+
+
+def _example_probabilities(data: RetrievalData) -> Float[np.ndarray, "e"]:
+  """Returns how often each example is drawn: alike, and of a mixture at the rates of its tasks."""
+  if not data.tasks:
+    return np.full(data.num_examples, 1 / max(data.num_examples, 1))
+  total = sum(task.rate for task in data.tasks)
+  each = [task.rate / total / task.num_examples for task in data.tasks]
+  return np.repeat(each, [task.num_examples for task in data.tasks])
 
 
 def _places(counts: Int[np.ndarray, "q"]) -> Int[np.ndarray, "e"]:

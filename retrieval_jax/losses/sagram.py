@@ -60,7 +60,7 @@ def initial(options: Options, embed_dim: int, data: DataSizes) -> CachedState:
     query=caches.empty(data.num_queries, width, dtype),
     passage=caches.empty(data.num_passages, width, dtype),
     pending=PendingSums(sums(), square(), square(), jnp.zeros(())),
-    unit=jnp.asarray(options.score is scoring.cosine),
+    unit=jnp.asarray(scoring.preparation(options.score) is scoring.l2_normalize),
   )
 
 

@@ -44,7 +44,7 @@ def initial(options: Options, embed_dim: int) -> OnlineState:
     mass=jnp.zeros(()),
     alpha=jnp.zeros(()),
     pending=None if options.batches == "two" else nothing,
-    unit=jnp.asarray(options.score is scoring.cosine),
+    unit=jnp.asarray(scoring.preparation(options.score) is scoring.l2_normalize),
   )
 
 

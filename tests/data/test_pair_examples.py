@@ -10,6 +10,7 @@ from retrieval_jax.data import features
 from retrieval_jax.data.dataset import RetrievalData, load, make_batch
 from retrieval_jax.data.marginals import MarginalOptions, marginal_tables
 from retrieval_jax.data.pair_examples import by_pair, drawn_pairs
+from retrieval_jax.data.task_part import TaskPart
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
 
@@ -142,3 +143,23 @@ def test_a_marginal_that_is_none(popular: RetrievalData):
     UserError, match=r"QUERY_MARGINAL='unifrom': expected frequency, sqrt, uniform.*uniform"
   ):
     marginal_tables(popular, MarginalOptions(query="unifrom"))
+
+
+def test_weights_whose_sum_overflows_are_weights(popular: RetrievalData, tmp_path: pathlib.Path):
+  (tmp_path / "weights.tsv").write_text("p1\t1e308\np2\t1e308\n")
+  tables = marginal_tables(by_pair(popular), MarginalOptions(passage=str(tmp_path / "weights.tsv")))
+  assert tables.passages.share.tolist() == [0.5, 0.5, 0]
+
+
+def test_a_file_may_name_rows_that_held_out_data_lack(popular: RetrievalData, tmp_path: pathlib.Path):
+  (tmp_path / "weights.tsv").write_text("p1\t1\nelsewhere\t5\n")
+  options = MarginalOptions(passage=str(tmp_path / "weights.tsv"))
+  assert marginal_tables(popular, options, held_out=True).passages.share.tolist() == [1, 0, 0]
+
+
+def test_a_mixture_draws_its_tasks_at_their_rates(data: RetrievalData):
+  """Query 0, of a task that comes three times as often, and query 1 of another."""
+  mixed = data._replace(tasks=(TaskPart("a", 1, 3.0), TaskPart("b", 1, 1.0)))
+  assert drawn_pairs(mixed)[2].tolist() == pytest.approx([3 / 8, 3 / 8, 1 / 4])
+  tables = marginal_tables(mixed, MarginalOptions(query="uniform"))
+  assert tables.queries.mass[:2].tolist() == pytest.approx([0.5 / 0.75, 0.5 / 0.25])

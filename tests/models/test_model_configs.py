@@ -46,7 +46,7 @@ BERT_SIZES = {
   **{f"{family}_base": (12, 768, 3072, 2) for family in ("e5", "bge")},
   **{f"{family}_large": (24, 1024, 4096, 2) for family in ("e5", "bge")},
 }
-BAGS = ("feature_bag_tiny", "feature_bag_small", "feature_bag_large")
+BAGS = ("feature_bag_tiny", "feature_bag_packages", "feature_bag_small", "feature_bag_large")
 TEXT_MODELS = (*T5_SIZES, *BERT_SIZES)
 PROJECTION = 768
 

@@ -250,6 +250,10 @@ def main() -> None:
   parser.add_argument("--seconds", type=float, default=1.0, help="repeat a cell for so long")
   parser.add_argument("--cell", help=argparse.SUPPRESS)
   flags = parser.parse_args()
+  for name in ("batches", "dims", "rows", "cached_rows", "seconds"):
+    given = getattr(flags, name)
+    if min(given if isinstance(given, list) else [given]) <= 0:
+      parser.error(f"--{name} {given}: expected numbers above 0")
   if flags.cell:
     print(json.dumps(measure(Cell(*json.loads(flags.cell)), flags.seconds)))
     return

@@ -6,6 +6,7 @@ there is not repeated. Two run side by side, each on a core of its own.
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from retrieval_jax.paths import atomic_write
 
 MODEL = ("--gin_file=models/feature_bag_tiny.gin", "--gin_file=optimizers/sgd_adagrad_tables.gin")
 SLOWER = (
@@ -97,17 +100,28 @@ def parts_of(shared: pathlib.Path) -> dict[str, Part]:
 
 
 class Run(NamedTuple):
-  """One training: its flags and its folder."""
+  """One training: its flags and its folder, which a hash of them names, so that no other settings' result is taken for it."""
 
   part: Part
   estimator: str
   steps: int
   seed: int
-  folder: pathlib.Path
+  root: pathlib.Path
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """Where the model and its numbers go."""
+    settings = hashlib.sha256(" ".join(self.flags).encode()).hexdigest()[:8]
+    return self.root / f"{slug(self.estimator)}_{self.steps}_{self.seed}_{settings}"
 
   @property
   def command(self) -> list[str]:
     """The call of the program."""
+    return [*self.flags, f"--gin.MODEL_DIR={self.folder}"]
+
+  @property
+  def flags(self) -> list[str]:
+    """The call but for its folder."""
     return [
       sys.executable,
       "-m",
@@ -124,7 +138,6 @@ class Run(NamedTuple):
       f"--gin.CHECKPOINT_PERIOD={self.steps}",
       "--gin.LOG_PERIOD=100",
       f"--gin.SEED={self.seed}",
-      f"--gin.MODEL_DIR={self.folder}",
     ]
 
 
@@ -152,7 +165,8 @@ def result_of(run: Run) -> Result:
       raise SystemExit(
         f"{run.folder / 'log.txt'}: the training failed with status {done.returncode}:\n{tail}"
       )
-    record.write_text(json.dumps(_read(run.folder)._asdict()), encoding="utf-8")
+    with atomic_write(record) as file:
+      json.dump(_read(run.folder)._asdict(), file)
   return Result(**json.loads(record.read_text(encoding="utf-8")))
 
 
@@ -175,10 +189,7 @@ def table(name: str, part: Part, root: pathlib.Path, seeds: int) -> None:
 
   def runs_of(estimator: str, steps: int) -> list[Run]:
     count = 1 if estimator in part.single else (part.seeds or seeds)
-    return [
-      Run(part, estimator, steps, seed, root / name / f"{slug(estimator)}_{steps}_{seed}")
-      for seed in range(count)
-    ]
+    return [Run(part, estimator, steps, seed, root / name) for seed in range(count)]
 
   rows = together({estimator: runs_of(estimator, part.steps) for estimator in part.estimators})
   if part.equal_time:
@@ -217,7 +228,7 @@ def together(rows: dict[str, list[Run]]) -> dict[str, list[Result]]:
   def take() -> None:
     CORES.number = free.pop()
 
-  print(f"{runs[0].part.title}: {len(runs)} runs in {runs[0].folder.parent}", flush=True)
+  print(f"{runs[0].part.title}: {len(runs)} runs in {runs[0].root}", flush=True)
   done = {run: result for run in runs[:1] for result in [result_of(run)]}
   with concurrent.futures.ThreadPoolExecutor(len(cores), initializer=take) as pool:
     done |= dict(zip(runs[1:], pool.map(result_of, runs[1:]), strict=True))
@@ -230,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument(
     "--data",
     type=pathlib.Path,
-    default=shared and pathlib.Path(shared),
+    default=pathlib.Path(shared) if shared else None,
     help="the folder of graph_wikispeedia and graph_debian; default RETRIEVAL_JAX_DATA",
   )
   parser.add_argument(
@@ -247,6 +258,16 @@ def main(argv: Sequence[str] | None = None) -> None:
   flags = parser.parse_args(argv)
   if flags.seeds < 1:
     parser.error(f"--seeds {flags.seeds}: expected at least 1")
+  if flags.planted_items < 1000:
+    parser.error(
+      f"--planted_items {flags.planted_items}: expected at least 1,000, five for each of 200 topics"
+    )
+  if (
+    flags.data is not None
+    and set(flags.parts) - {"planted"}
+    and not (flags.data / "graph_wikispeedia").is_dir()
+  ):
+    parser.error(f"--data {flags.data}: there is no folder graph_wikispeedia in it")
   if flags.data is None and set(flags.parts) - {"planted"}:
     parser.error(
       "--data: name the folder of graph_wikispeedia and graph_debian, or set RETRIEVAL_JAX_DATA to it"

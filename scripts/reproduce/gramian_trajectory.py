@@ -218,7 +218,7 @@ def report(errors: list[tuple[int, dict[str, float]]], steps: int, folder: pathl
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   shared = os.environ.get("RETRIEVAL_JAX_DATA")
-  default = shared and pathlib.Path(shared) / "graph_wikispeedia"
+  default = pathlib.Path(shared) / "graph_wikispeedia" if shared else None
   parser.add_argument("--data", type=pathlib.Path, default=default, help="a link graph with categories")
   parser.add_argument("--run", type=pathlib.Path, default=pathlib.Path("runs/gramian/trajectory"))
   parser.add_argument("--steps", type=int, default=3000)

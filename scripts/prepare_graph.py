@@ -73,11 +73,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _packages(options: argparse.Namespace) -> None:
   from retrieval_jax.data.debian_packages import link_fields, write_packages
-  from retrieval_jax.data.extreme_writer import whole_folder
+  from retrieval_jax.data.extreme_writer import free_folder, whole_folder
   from retrieval_jax.data.package_index import LINKS, index_files
 
   links = link_fields(options.links.split(",")) if options.links else LINKS
-  output = _free(options.output)
+  output = free_folder(options.output)
   files = [_file(name) for name in options.index] if options.index else index_files()
   with whole_folder(output) as folder:
     found = write_packages(files, folder, links=links)
@@ -88,13 +88,13 @@ def _packages(options: argparse.Namespace) -> None:
 
 
 def _planted(options: argparse.Namespace) -> None:
-  from retrieval_jax.data.extreme_writer import whole_folder
+  from retrieval_jax.data.extreme_writer import free_folder, whole_folder
   from retrieval_jax.data.planted_graph import write_planted
   from retrieval_jax.data.planted_plan import SPLITS, Recipe
 
   recipe = Recipe(options.items, options.topics, options.seed)
   recipe.check()
-  with whole_folder(_free(options.output)) as folder:
+  with whole_folder(free_folder(options.output)) as folder:
     found = write_planted(recipe, folder)
   print(
     f"{options.output}: {recipe.items:,} items; links: {', '.join(f'{found[split]:,} {split}' for split in SPLITS)}.\n"
@@ -104,28 +104,17 @@ def _planted(options: argparse.Namespace) -> None:
 
 
 def _split(options: argparse.Namespace) -> None:
-  from retrieval_jax.data.extreme_writer import whole_folder
+  from retrieval_jax.data.extreme_writer import free_folder, whole_folder
   from retrieval_jax.data.split_graph import Shares, write_split
 
   shares = Shares(options.dev_share, options.test_share, options.seed)
   shares.check()
-  with whole_folder(_free(options.output)) as folder:
+  with whole_folder(free_folder(options.output)) as folder:
     found = dict(write_split(_file(options.nodes), _file(options.edges), folder, shares=shares))
   nodes = found.pop("nodes")
   print(
     f"{options.output}: {nodes:,} nodes; edges: {', '.join(f'{count:,} {split}' for split, count in found.items())}."
   )
-
-
-def _free(output: str) -> pathlib.Path:
-  """Returns the folder that is to be written.
-
-  Raises: UserError if something is there.
-  """
-  folder = pathlib.Path(output).expanduser()
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise UserError(f"{folder} is there already. Name another folder, or remove it first.")
-  return folder
 
 
 def _file(name: str) -> pathlib.Path:

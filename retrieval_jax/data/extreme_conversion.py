@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 from array import array
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -15,7 +14,7 @@ from retrieval_jax.data import features
 from retrieval_jax.data.extreme_files import PREFIXES
 from retrieval_jax.data.extreme_sparse import Shape
 from retrieval_jax.data.extreme_texts import id_of, read_id_pairs, read_texts, same_text, text_of
-from retrieval_jax.data.extreme_writer import SplitWriter, whole_folder, write_labels
+from retrieval_jax.data.extreme_writer import SplitWriter, free_folder, whole_folder, write_labels
 from retrieval_jax.data.lines import Path
 from retrieval_jax.data.relevance import group_by_query
 from retrieval_jax.data.text_table import hash_text
@@ -95,7 +94,7 @@ def convert(
     )
   pairs = _read_pairs(files, parts, labels)
   own = _own_labels(files.labels, self_pairs)
-  with whole_folder(pathlib.Path(output).expanduser()) as folder, contextlib.ExitStack() as stack:
+  with whole_folder(free_folder(output)) as folder, contextlib.ExitStack() as stack:
     write_labels(read_texts(files.labels), folder)
     writers = {
       number: SplitWriter(folder, split, Shape(sizes[number], len(labels)), stack)
@@ -145,9 +144,7 @@ def _check(files: TextFiles, output: Path, test_share: float) -> None:
     raise UserError(f"both test points ({files.test_points}) and a share of {test_share}: give one of them.")
   if files.test_pairs is not None and files.test_points is None:
     raise UserError(f"test pairs ({files.test_pairs}) without test points: give both.")
-  folder = pathlib.Path(output).expanduser()
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise UserError(f"{folder} is there already. Name another folder, or remove it first.")
+  free_folder(output)
   output_dir(os.fspath(output), "output")
   for path in (files.points, files.labels, files.test_points):
     if path is not None and not resolve(path).is_file():

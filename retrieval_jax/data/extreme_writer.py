@@ -18,27 +18,75 @@ from retrieval_jax.data.extreme_texts import id_of
 from retrieval_jax.errors import UserError
 
 
+def free_folder(output: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the folder that is to be written, `~` expanded; of a link to an empty folder that folder.
+
+  Raises: UserError if something is there, and for a link to nothing.
+
+  Example: `free_folder("data/mine")`.
+  """
+  folder = pathlib.Path(output).expanduser()
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise UserError(f"{folder} is there already. Name another folder, or remove it first.")
+  if folder.is_symlink() and not folder.exists():
+    raise UserError(
+      f"{folder} is a link to {os.readlink(folder)}, which is not there. Make that folder, or name another one."
+    )
+  return folder.resolve() if folder.exists() else folder  # a folder can be renamed to a folder, not to a link
+
+
 @contextlib.contextmanager
 def whole_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder beside `target` that becomes it on success and vanishes on an exception.
 
+  What a process that was killed left is removed by the next one with this target, where the file system has locks.
+
   Raises: UserError that names `target` if the system refuses a write: no room, no right, a read-only disk.
   """
-  temporary = None
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    yield temporary
-    os.chmod(temporary, 0o755)
-    os.rename(temporary, target)  # onto nothing, or an empty folder
+    with _temporary(target) as folder:
+      yield folder
+      os.chmod(folder, 0o755)
+      os.rename(folder, target)  # onto nothing, or an empty folder
   except OSError as error:
     raise UserError(
       f"{target}: the folder cannot be written ({error.strerror}). Make room there, correct the rights, or name another "
       "folder."
     ) from error
-  finally:
-    if temporary is not None:
-      shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary(target: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a new folder beside `target` which this process holds, and removes those that nobody holds any more."""
+  prefix = f".{target.name}.partial."
+  for left in [path for path in target.parent.iterdir() if path.name.startswith(prefix)]:
+    with _held(left) as held:
+      if held:
+        shutil.rmtree(left, ignore_errors=True)
+  with contextlib.ExitStack() as stack:
+    while True:
+      folder = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=prefix))
+      stack.callback(shutil.rmtree, folder, ignore_errors=True)
+      stack.enter_context(_held(folder, wait=True))
+      if folder.exists():  # else another process took it for one that was left, before it was held
+        break
+    yield folder
+
+
+@contextlib.contextmanager
+def _held(folder: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
+  """Holds an advisory lock on a folder and yields True; False if another process does, or the file system has no locks."""
+  import fcntl  # not on Windows
+
+  with contextlib.ExitStack() as stack:
+    held = False
+    with contextlib.suppress(OSError):
+      handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+      stack.callback(os.close, handle)
+      fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+      held = True
+    yield held
 
 
 class SplitWriter:

@@ -25,7 +25,7 @@ ORDER, COUNT, KIND, TOPIC, RANK, SPLIT, TEXT, SAMPLE = range(8)  # what a hash i
 class Recipe(NamedTuple):
   """How large a planted graph is.
 
-  items: nodes, a few of which have no link. topics: a multiple of 10, at most a fifth of the items. seed: of every draw.
+  items: nodes, a few of which have no link. topics: a multiple of 10, at most a fifth of the items. seed: of every draw, 64 bits.
 
   Example: `Recipe(items=300_000)`.
   """
@@ -39,6 +39,10 @@ class Recipe(NamedTuple):
     if any(type(number) is not int for number in self):
       raise UserError(
         f"a planted graph of {self.items!r} items and {self.topics!r} topics, seed {self.seed!r}: expected whole numbers."
+      )
+    if not -(2**63) <= self.seed < 2**63:
+      raise UserError(
+        f"a planted graph of seed {self.seed}: expected one of 64 bits, from -2**63 to 2**63 - 1."
       )
     if self.topics < GROUP or self.topics % GROUP or not 5 * self.topics <= self.items <= LARGEST:
       raise UserError(

@@ -76,6 +76,13 @@ def test_links_are_the_same_in_any_block():
   assert not np.array_equal(other.order, plan.order)
 
 
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63)])
+def test_the_largest_seeds(seed: int):
+  recipe = Recipe(items=50, topics=10, seed=seed)
+  recipe.check()
+  assert len(Plan.of(recipe).links(0, 50)) > 50
+
+
 def test_related_topics_and_sizes():
   assert related(np.array([18, 18, 18]), np.arange(3)).tolist() == [19, 10, 11]
   plan = Plan.of(Recipe(items=1013, topics=20))
@@ -127,6 +134,11 @@ def test_the_source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, fol
   [
     ((1000, 15, 0), "1,000 items and 15 topics: expected a multiple of 10 topics"),
     ((90, 20, 0), "90 items and 20 topics: .* from 5 items a topic to 10,000,000 items"),
+    (
+      (1000, 20, 2**63),
+      r"a planted graph of seed 9223372036854775808: expected one of 64 bits, from -2\*\*63 to 2\*\*63 - 1",
+    ),
+    ((1000, 20, -(2**63) - 1), r"a planted graph of seed -9223372036854775809: expected one of 64 bits"),
     ((1e6, 200, 0), r"1000000\.0 items and 200 topics, seed 0: expected whole numbers"),
   ],
 )

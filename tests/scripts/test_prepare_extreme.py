@@ -231,6 +231,13 @@ def test_a_folder_that_is_there_stays(main, plain: list[str], tmp_path: pathlib.
   assert main(["convert", str(out), *plain]) == 2
   assert f"{out} is there already. Name another folder, or remove it first." in capsys.readouterr().err
   assert (out / "trn_X_Y.txt").read_bytes() == before
+  link = tmp_path / "link"
+  link.symlink_to(tmp_path / "none")
+  assert main(["convert", str(link), *plain]) == 2
+  assert (
+    f"{link} is a link to {tmp_path / 'none'}, which is not there. Make that folder"
+    in capsys.readouterr().err
+  )
 
 
 @pytest.fixture

@@ -3,9 +3,13 @@
 import importlib.util
 import json
 import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from retrieval_jax.data.extreme_writer import whole_folder
 from retrieval_jax.data.link_graph import LinkGraph
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "prepare_graph.py"
@@ -92,3 +96,57 @@ def test_what_cannot_be_split_leaves_nothing_behind(
   assert main(["split", str(out), "--nodes", nodes, "--edges", str(tmp_path / "none")]) == 2
   assert "none: no such file" in capsys.readouterr().err
   assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_a_seed_that_is_too_large(main, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+  assert main(["planted", str(tmp_path / "out"), "--items", "200", "--topics", "10", "--seed", "9" * 20]) == 2
+  assert "a planted graph of seed 99999999999999999999: expected one of 64 bits" in capsys.readouterr().err
+  assert list(tmp_path.iterdir()) == []
+
+
+PLANTED = ("--items", "50", "--topics", "10")
+
+
+def test_outputs_that_are_links(main, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+  link, real = tmp_path / "link", tmp_path / "elsewhere"
+  link.symlink_to(real)
+  assert main(["planted", str(link), *PLANTED]) == 2
+  captured = capsys.readouterr()
+  assert captured.err.endswith(
+    f"error: {link} is a link to {real}, which is not there. Make that folder, or name another one.\n"
+  )
+  assert "plant a graph" not in captured.err  # nothing was drawn
+  real.mkdir()
+  assert main(["planted", str(link), *PLANTED]) == 0
+  assert counts(real)["corpus"] == 50
+  assert link.is_symlink()
+  assert sorted(tmp_path.iterdir()) == [real, link]
+
+
+def test_a_run_that_was_killed_is_cleaned_up_by_the_next(main, tmp_path: pathlib.Path):
+  killed = [sys.executable, "-c", KILLED, str(tmp_path / "out")]
+  assert subprocess.run(killed).returncode == -signal.SIGKILL
+  (left,) = tmp_path.iterdir()
+  assert (left / "half").exists()
+  mine, other = tmp_path / ".out.settings", tmp_path / f"{left.name[:4]}er{left.name[4:]}"
+  mine.mkdir()  # of other things and of other outputs nothing is removed
+  other.mkdir()
+  assert main(["planted", str(tmp_path / "out"), *PLANTED]) == 0
+  assert sorted(tmp_path.iterdir()) == sorted([mine, other, tmp_path / "out"])
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from retrieval_jax.data.extreme_writer import whole_folder
+with whole_folder(pathlib.Path(sys.argv[1])) as folder:
+  (folder / "half").touch()
+  os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_goes_on_keeps_its_folder(tmp_path: pathlib.Path):
+  with whole_folder(tmp_path / "out") as first:
+    with whole_folder(tmp_path / "out") as second:
+      assert first != second
+    assert first.is_dir()
+  assert list(tmp_path.iterdir()) == [tmp_path / "out"]

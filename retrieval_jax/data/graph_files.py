@@ -3,7 +3,7 @@
 import logging
 import pathlib
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval_jax.data.lines import Path, json_lines, read_lines
@@ -103,10 +103,10 @@ def _values(name: str, value: Any, where: str) -> list[str]:
   return [str(item) for item in values]
 
 
-def read_edges(path: Path) -> Iterator[Edge]:
-  """Yields the edges of a TSV file (source id, target id) in its order; a first line that begins with "#" is a header.
+def read_edges(path: Path, nodes: Container[str] = ()) -> Iterator[Edge]:
+  """Yields the edges of a TSV file (source id, target id) in its order.
 
-  Costs no memory.
+  A first line that begins with "#" is a header, unless it is two of the ids in `nodes`. Costs no memory.
 
   Raises: UserError with file and line number for a line that has not 2 columns.
 
@@ -114,16 +114,20 @@ def read_edges(path: Path) -> Iterator[Edge]:
   """
   first = True
   for line in read_lines(path):
-    is_header = first and line.text.startswith("#")
+    values = line.text.split("\t")
+    is_header = first and line.text.startswith("#") and not _are_nodes(values, nodes)
     first = False
     if is_header:
       continue
-    values = line.text.split("\t")
     if len(values) != 2:
       raise UserError(
         f"{line.where}: {len(values)} columns, expected 2 split by a tab: source id, target id."
       )
     yield Edge(*values)
+
+
+def _are_nodes(values: Sequence[str], nodes: Container[str]) -> bool:
+  return len(values) == 2 and all(value in nodes for value in values)
 
 
 def known_edges(edges: Iterable[Edge], nodes: Container[str], *, where: str) -> Iterator[Edge]:

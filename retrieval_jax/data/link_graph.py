@@ -32,7 +32,7 @@ __all__ = [
   "read_nodes",
 ]
 
-VERSION = 2  # raise it when what is read of the same files changes
+VERSION = 3  # raise it when what is read of the same files changes
 INFO = TaskInfo(metrics=("map@10", *TaskInfo().metrics), drop_identical=True)
 
 
@@ -132,11 +132,11 @@ def other_links(files: GraphFiles, split: str) -> Iterator[tuple[str, str]]:
   """
   nodes = {node.id for node in read_nodes(files.nodes)}
   own: dict[str, set[str]] = {}
-  for source, target in read_edges(files.edges[split]):
+  for source, target in read_edges(files.edges[split], nodes):
     if source in nodes and target in nodes:
       own.setdefault(source, set()).add(target)
   for other, path in files.edges.items():
-    for source, target in read_edges(path) if other != split else ():
+    for source, target in read_edges(path, nodes) if other != split else ():
       if source in own and target in nodes and target not in own[source]:
         yield source, target
 
@@ -151,7 +151,7 @@ def _linked_pairs(
 ) -> Iterator[Example]:
   """Yields a pair for each edge: from the source's text to the target."""
   texts = {node.id: text for node, text in _node_texts(nodes, fields, where=where)}
-  for source, target in known_edges(read_edges(edges), texts, where=where):
+  for source, target in known_edges(read_edges(edges, texts), texts, where=where):
     yield pair(source, texts[source], target, "")
 
 
@@ -165,15 +165,16 @@ def _node_texts(
   if fields is None:
     yield from ((node, titled(node.title, node.text)) for node in read_nodes(nodes))
     return
-  missing, others = set(fields), set[str]()
+  there = set[str]()
   for node in read_nodes(nodes):
     values = {**node.features, "id": node.id, "title": node.title, "text": node.text}
     found = {field: values[field] for field in fields if values.get(field)}
-    missing.difference_update(found)
-    others.update(node.features)
+    there.update(name for name, value in values.items() if value)
     yield node, json.dumps(found, ensure_ascii=False)
-  if missing:
-    name, known = min(missing), ["id", "title", "text", *sorted(others)]
+  if missing := set(fields) - there:
+    texts = ("id", "title", "text")
+    name = min(missing)
+    known = [*(n for n in texts if n in there), *sorted(there.difference(texts))]
     raise UserError(
-      f"{where}: no node of {nodes} has a value of {name!r}; nodes have {', '.join(known)}{nearest(name, known) or '.'}"
+      f"{where}: no node of {nodes} has a value of {name!r}; nodes have {', '.join(known) or 'none'}{nearest(name, known) or '.'}"
     )

@@ -20,7 +20,7 @@ from retrieval_jax.data.text_table import hash_text
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import atomic_write
 
-RULES_VERSION = 1  # raise it when a rule below changes: every cached split is then made anew
+RULES_VERSION = 2  # raise it when a rule below changes: every cached split is then made anew
 SPLITS = ("train", "dev", "test")
 
 
@@ -117,9 +117,9 @@ def write_split(
   """
   ids = {node.id for node in read_nodes(nodes)}
   hashes = array(
-    "Q", (shares.hash_of(edge) for edge in known_edges(read_edges(edges), ids, where=str(edges)))
+    "Q", (shares.hash_of(edge) for edge in known_edges(read_edges(edges, ids), ids, where=str(edges)))
   )
-  kept = (edge for edge in read_edges(edges) if edge.source in ids and edge.target in ids)
+  kept = (edge for edge in read_edges(edges, ids) if edge.source in ids and edge.target in ids)
   wanted = [name for name in SPLITS if name == "train" or getattr(shares, name)]
   counts = {"nodes": len(ids), **dict.fromkeys(wanted, 0)}
   with contextlib.ExitStack() as stack:

@@ -9,6 +9,7 @@ import pytest
 from retrieval_jax.data import features
 from retrieval_jax.data.dataset import load
 from retrieval_jax.data.link_graph import Edge, LinkGraph, Node, known_edges, read_edges, read_nodes
+from retrieval_jax.data.split_graph import Shares, write_split
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
 
@@ -102,6 +103,44 @@ def test_fields_that_no_node_has(folder: pathlib.Path):
   message = r"toy graph: no node of .*nodes\.jsonl has a value of 'categorys'; nodes have id, title, text, categories, name"
   with pytest.raises(UserError, match=message + r", year; did you mean 'categories'"):
     list(graph.examples("corpus"))
+
+
+def test_a_field_that_is_empty_everywhere_is_no_hint(tmp_path: pathlib.Path):
+  write(tmp_path / "nodes.tsv", "id\ttitle\ttags\ttitles", "a\t\t\tx", "b\t\t\t")
+  write(tmp_path / "edges.tsv", "a\tb")
+  for field, hint in (("title", "; did you mean 'titles'\\?$"), ("tags", r"\.$")):
+    with pytest.raises(UserError, match=rf"has a value of '{field}'; nodes have id, titles{hint}"):
+      list(LinkGraph(str(tmp_path), features=("id", field)).examples("corpus"))
+
+
+def test_ids_that_begin_like_a_header(folder: pathlib.Path):
+  nodes = ("#1", "# 2", "#source", "target")
+  write(folder / "nodes.jsonl", *(json.dumps({"id": id, "title": id}) for id in nodes))
+  path = folder / "edges.train.tsv"
+  pairs = [("#1", "# 2"), ("# 2", "#1"), ("#source", "target"), ("target", "#1")]
+  for place in range(3):
+    edges = pairs[place:] + pairs[:place]
+    write(path, *("\t".join(edge) for edge in edges))
+    assert list(read_edges(path, nodes)) == edges
+    found = [(pair["query_id"], pair["passage_id"]) for pair in LinkGraph(str(folder)).examples("train")]
+    assert found == edges
+    write(path, "# source\ttarget", *("\t".join(edge) for edge in edges))  # a header all the same
+    assert list(read_edges(path, nodes)) == edges
+  write(path, "#1\tabsent", "target\t#1")
+  assert list(read_edges(path, nodes)) == [Edge("target", "#1")]
+  assert list(read_edges(path)) == [Edge("target", "#1")]
+
+
+def test_the_first_edge_of_every_split_counts(folder: pathlib.Path, tmp_path: pathlib.Path):
+  write(folder / "nodes.jsonl", '{"id": "#1"}', '{"id": "2"}', '{"id": "3"}')
+  write(folder / "edges.train.tsv", "#1\t2")
+  write(folder / "edges.test.tsv", "#1\t3")
+  assert list(LinkGraph(str(folder)).filter_pairs("test")) == [("#1", "2")]
+  out = tmp_path / "split"
+  out.mkdir()
+  counts = write_split(folder / "nodes.jsonl", folder / "edges.train.tsv", out, shares=Shares(test=0.0))
+  assert counts == {"nodes": 3, "train": 1}
+  assert list(read_edges(out / "edges.train.tsv")) == [Edge("#1", "2")]
 
 
 def test_links_of_other_splits_are_no_results(

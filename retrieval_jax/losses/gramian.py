@@ -65,7 +65,8 @@ def sogram(
 ) -> Loss:
   """Returns SOGram: the gravity against Gramians averaged over the batches, G <- (1 - a) G + a G_batch at each step.
 
-  alpha: a number, or a schedule (schedules.decay) of the number of updates done. About .05 for batches of 128, .01 to .05 for
+  alpha: a number, or a schedule (schedules.decay) of the number of updates done, above 0 and at most 1; where a schedule gives
+  another, the loss is not a number and its metric `alpha` tells why. About .05 for batches of 128, .01 to .05 for
   1,024; below 8 times the learning rate the estimate lags so far that training swings, above all with Adam.
   start: "harmonic", the weight is max(alpha, 1 / (t + 1)), a running mean first; "debiased", the average divided by the sum
   of its weights; "zero", the paper's: no repulsion for the first 1 / alpha steps, in which embeddings fold onto a line.
@@ -89,8 +90,8 @@ def sogram(
   Reads the marginals of the batch, and for "two" its estimation batch. Hard negatives take no part; nor do examples that are
   to have no in-batch negatives.
 
-  Raises: UserError for an alpha outside 0 to 1 that is no schedule, another start, batches or score, and, while tracing, a
-    batch without marginals.
+  Raises: UserError for an alpha that is not above 0 and at most 1, also of a schedule where it is tried (schedules.TRIED),
+    another start, batches or score; from init, a prior of other data; and, while tracing, a batch without marginals.
 
   Source: Krichene et al. (2019), "Efficient Training on Very Large Corpora via Gramian Estimation", algorithm 2, equation 16.
 
@@ -132,13 +133,16 @@ def sagram(
   Otherwise, score and prior too, as `sogram`. Metrics: those of gramian_rows.metrics_of; cached_share_query and
   cached_share_passage, the share of the whole Gramian that the rows seen make up.
 
-  Raises: UserError for another beta, batches, cache_dtype or score, and, while tracing, a batch without marginals.
+  Raises: UserError for another beta, project, batches, cache_dtype or score; from init, a prior of other data; and, while
+    tracing, a batch without marginals.
 
   Source: Krichene et al. (2019), "Efficient Training on Very Large Corpora via Gramian Estimation", algorithm 1.
 
   Example: `weighted_sum({"squared": (0.5, squared_error(score=dot)), "gravity": (10.0, sagram())})`.
   """
   _check_choice("sagram", "beta", beta, get_args(cached.Beta))
+  if not isinstance(project, bool):
+    raise UserError(f"sagram: project is {project!r}; expected True or False.")
   _check_choice("sagram", "batches", batches, get_args(cached.Batches))
   _check_choice("sagram", "cache_dtype", cache_dtype, get_args(cached.CacheDtype))
   _check_score("sagram", score)
@@ -147,6 +151,7 @@ def sagram(
 
   def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[dict[str, Any], CachedState]:
     del rng
+    _check_rows("sagram", prior, data)
     return {}, cached.initial(options, embed_dim, data)
 
   def apply(
@@ -172,7 +177,8 @@ def _online(name: str, alpha: Weight, start: Any, batches: Any, score: Score, pr
   options = online.Options(name, alpha, start, batches, score, prior)
 
   def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[dict[str, Any], OnlineState]:
-    del rng, data
+    del rng
+    _check_rows(name, prior, data)
     return {}, online.initial(options, embed_dim)
 
   def apply(
@@ -198,6 +204,7 @@ def _requires(prior: Prior | None, two: bool) -> frozenset[str]:
 def _check_alpha(alpha: Any) -> None:
   if callable(alpha):
     schedules.check("sogram", "alpha", alpha)
+    schedules.check_fraction("sogram", "alpha", alpha)
   elif not isinstance(alpha, numbers.Real) or isinstance(alpha, bool) or not 0 < float(alpha) <= 1:
     raise UserError(f"sogram: alpha is {alpha!r}; expected a number above 0 and at most 1, or a schedule.")
 
@@ -221,3 +228,17 @@ def _check_prior(name: str, prior: Any) -> None:
   if prior is not None and not isinstance(prior, Prior):
     hint = " In gin, @name is a function and @name() the prior it makes." if callable(prior) else ""
     raise UserError(f"{name}: prior is {prior!r}; expected a Prior (gramian_prior.py) or None.{hint}")
+
+
+def _check_rows(name: str, prior: Prior | None, data: DataSizes) -> None:
+  if prior is None or prior.sizes is None:
+    return
+  for side, plural, given, wanted in (
+    ("query", "queries", prior.sizes.num_queries, data.num_queries),
+    ("passage", "passages", prior.sizes.num_passages, data.num_passages),
+  ):
+    if given != wanted:
+      raise UserError(
+        f"{name}: the prior has {given} rows of {side} factors, the training's data have {wanted} {plural}; expected one row "
+        "for each, in the order of the data."
+      )

@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from retrieval_jax.errors import UserError
+from retrieval_jax.losses.base import DataSizes
 from retrieval_jax.losses.gramian_matrices import moments
+from retrieval_jax.losses.schedules import is_number
 from retrieval_jax.records import EmbeddedBatch
 
 Factors = tuple[Float[Array, "q f"], Float[Array, "q f"]]
@@ -22,22 +24,24 @@ class Prior(NamedTuple):
     same in every batch. Where the batch has padding they may be anything.
   rank: the length of the factors.
   requires: the optional fields of the batch that `factors` reads, beside the marginals.
+  sizes: of the data whose rows the factors are of, which must be those of the training; None: it fits all data.
   """
 
   factors: Callable[[EmbeddedBatch], Factors]
   rank: int
   requires: frozenset[str] = frozenset()
+  sizes: DataSizes | None = None
 
 
 def constant(value: float) -> Prior:
   """Returns the prior p_ij = value.
 
-  Raises: UserError for a value that is not finite.
+  Raises: UserError for a value that is no finite number.
 
   Example: `sogram(prior=constant(0.1))` draws the scores of all pairs to .1.
   """
-  if not np.isfinite(value):
-    raise UserError(f"prior constant: value is {value}; expected a finite number.")
+  if not is_number(value):
+    raise UserError(f"prior constant: value is {value!r}; expected a finite number.")
 
   def factors(batch: EmbeddedBatch) -> Factors:
     ones = jnp.ones((batch.query_rows.shape[0], 1))
@@ -50,12 +54,12 @@ def popularity(scale: float) -> Prior:
   """Returns the prior p_ij = scale w_j, with w_j the share of the examples whose passage is j: share / mass of the batch's
   marginals. A passage of mass 0 has no part in the gravity and gets 0.
 
-  Raises: UserError for a scale that is not finite.
+  Raises: UserError for a scale that is no finite number.
 
   Example: with scale 100, passages that 1% of the examples have are drawn to the score 1.
   """
-  if not np.isfinite(scale):
-    raise UserError(f"prior popularity: scale is {scale}; expected a finite number.")
+  if not is_number(scale):
+    raise UserError(f"prior popularity: scale is {scale!r}; expected a finite number.")
 
   def factors(batch: EmbeddedBatch) -> Factors:
     marginals = batch.marginals
@@ -72,8 +76,9 @@ def low_rank(query: Any, passage: Any) -> Prior:
   [num_passages, f], arrays or paths of .npy files, of finite numbers. They stand whole on every device. Rows are those of the
   training's data; held-out data (EVAL_LOSS) number theirs anew, so that the loss on them has another prior.
 
-  Raises: UserError for a file that is not there, other shapes, or numbers that are not finite; while tracing nothing: a
-    row number beyond the arrays gives NaN, which the loss shows.
+  Raises: UserError for a file that is not there or no array, other shapes, or numbers that are not finite; the loss's init
+    raises it for another number of rows than the data have; while tracing nothing: a row number beyond the arrays gives
+    NaN, which the loss shows.
 
   Example: `low_rank("query_factors.npy", "passage_factors.npy")`.
   """
@@ -92,7 +97,7 @@ def low_rank(query: Any, passage: Any) -> Prior:
 
     return of(of_query, batch.query_rows), of(of_passage, batch.passage_rows[: batch.query_rows.shape[0]])
 
-  return Prior(factors, of_query.shape[1])
+  return Prior(factors, of_query.shape[1], sizes=DataSizes(len(of_query), len(of_passage)))
 
 
 def mean_square(factors: Factors, query: Float[Array, "q"], passage: Float[Array, "q"]) -> Float[Array, ""]:
@@ -108,9 +113,12 @@ def _loaded(name: str, given: Any) -> np.ndarray:
     where = f"{where} {given}"
     try:
       given = np.load(given, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of many types: numpy parses a header as Python and opens archives
       raise UserError(f"{where}: cannot be read as an array of numbers (.npy): {error}") from error
-  array = np.asarray(given)
+  try:
+    array = np.asarray(given)
+  except ValueError as error:
+    raise UserError(f"{where} is no array: {error} Expected numbers [rows, f].") from error
   if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu":
     raise UserError(
       f"{where} has shape {array.shape} of {array.dtype}; expected numbers [rows, f], one row for each {name} of the data."

@@ -1,7 +1,9 @@
 """Weights of a loss as functions of the step: on for a while, moving in a straight line, or falling ever more slowly."""
 
 import math
+import numbers
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from retrieval_jax.errors import UserError
 
 # A number, or a function of the step; optax's schedules are such.
 Weight = float | optax.Schedule
+TRIED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
 def stage(*, start: int = 0, end: int | None = None) -> optax.Schedule:
@@ -40,8 +43,8 @@ def ramp(*, start: int, end: int, initial: float, final: float) -> optax.Schedul
   """
   _check_steps("ramp", start, end)
   for name, value in (("initial", initial), ("final", final)):
-    if not math.isfinite(value):
-      raise UserError(f"ramp: {name} is {value}; expected a finite number.")
+    if not is_number(value):
+      raise UserError(f"ramp: {name} is {value!r}; expected a finite number.")
 
   def schedule(step: ArrayLike) -> Float[Array, ""]:
     done = jnp.clip((jnp.asarray(step) - start) / (end - start), 0.0, 1.0)
@@ -60,9 +63,10 @@ def decay(*, initial: float, steps: float, power: float = 0.5, minimum: float = 
 
   Example: `decay(initial=0.1, steps=1000, power=1.0, minimum=0.01)` is .05 at step 1,000 and .01 from step 9,000 on.
   """
-  if not (0 <= minimum <= initial < math.inf and 0 < steps < math.inf and 0 < power < math.inf):
+  given = initial, minimum, steps, power
+  if not all(map(is_number, given)) or not (0 <= minimum <= initial and steps > 0 and power > 0):
     raise UserError(
-      f"decay: initial is {initial}, minimum is {minimum}, steps is {steps}, power is {power}; expected finite numbers, "
+      f"decay: initial is {initial!r}, minimum is {minimum!r}, steps is {steps!r}, power is {power!r}; expected finite numbers, "
       "0 <= minimum <= initial, steps and power above 0."
     )
 
@@ -86,8 +90,30 @@ def check(where: str, what: str, schedule: Callable) -> None:
     raise UserError(f"{where}: the schedule gives an array of shape {shape}; expected one number.")
 
 
+def check_fraction(where: str, what: str, schedule: Callable) -> None:
+  """Raises UserError unless the schedule is above 0 and at most 1 at step 0, and at least 0 and at most 1 at some steps after
+  it (TRIED): a training may well be over when it reaches 0."""
+  for step in TRIED:
+    with jax.ensure_compile_time_eval():
+      value = float(schedule(jnp.int32(step)))
+    if not 0 <= value <= 1 or (step == 0 and value == 0):
+      raise UserError(
+        f"{where}: the schedule of {what} gives {value:g} at step {step}; expected numbers above 0 and at most 1."
+      )
+
+
+def fraction(value: Float[Array, ""]) -> Float[Array, ""]:
+  """Returns the value, not a number unless it is above 0 and at most 1: what a schedule gives in training is seen only then."""
+  return jnp.where((value > 0) & (value <= 1), value, jnp.nan)
+
+
+def is_number(value: Any) -> bool:
+  """Returns whether a value is a finite real number, and no bool."""
+  return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _check_steps(name: str, start: int, end: int | None) -> None:
-  steps = [start] if end is None else [start, end]
+  steps = [start] if end is None and name == "stage" else [start, end]
   whole = all(type(step) is int and step >= 0 for step in steps)
   if not whole or (end is not None and end <= start):
     raise UserError(

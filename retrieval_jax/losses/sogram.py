@@ -15,7 +15,7 @@ from retrieval_jax.losses.gramian_matrices import Gramians
 from retrieval_jax.losses.gramian_prior import Prior
 from retrieval_jax.losses.gramian_rows import gramians_of, loss_against, metrics_of, rows_of
 from retrieval_jax.losses.gramian_state import OnlineState, Pending
-from retrieval_jax.losses.schedules import Weight
+from retrieval_jax.losses.schedules import Weight, fraction
 from retrieval_jax.records import EmbeddedBatch, LossOutput
 from retrieval_jax.scoring import Score
 
@@ -84,8 +84,12 @@ def apply(
   # Without any estimate the batch's own: a step without repulsion would let the embeddings fold.
   lacking = (used.mass == 0) & (options.start != "zero")
   estimate = jax.tree.map(lambda mine, x: jnp.where(lacking, mine, x), own, used.estimate)
-  metrics = {"alpha": used.alpha, **metrics_of(rows, own, estimate)}
-  output = LossOutput(loss_against(rows, estimate), metrics)
+  loss, alpha = loss_against(rows, estimate), used.alpha
+  if train and callable(options.alpha) and options.batches == "lagged":
+    # `after` updates with it when the step's metrics are gone: an alpha that is none is shown by this step already.
+    coming = step_size(options, state)[0]
+    loss, alpha = (jnp.where(jnp.isnan(coming), jnp.nan, x) for x in (loss, alpha))
+  output = LossOutput(loss, {"alpha": alpha, **metrics_of(rows, own, estimate)})
   if not train or state.pending is None:
     return output, state
   added = jax.tree.map(lambda x: rows.total * x, Pending(own, jnp.ones_like(rows.total)))
@@ -93,15 +97,21 @@ def apply(
 
 
 def step_size(options: Options, state: OnlineState) -> tuple[Float[Array, ""], Float[Array, ""]]:
-  """Returns the weight of the next batch in the estimate, and the mass that the estimate then has."""
-  alpha = options.alpha(state.step) if callable(options.alpha) else options.alpha
-  alpha = jnp.asarray(alpha, state.mass.dtype)
+  """Returns the weight of the next batch in the estimate, and the mass that the estimate then has.
+
+  Not a number where a schedule of alpha gives none above 0 and at most 1.
+  """
+  dtype = state.mass.dtype
+  if callable(options.alpha):
+    alpha = fraction(jnp.asarray(options.alpha(state.step), dtype))
+  else:
+    alpha = jnp.asarray(options.alpha, dtype)
   if options.start == "harmonic":
     alpha = jnp.maximum(alpha, 1 / (state.batches + 1))
   mass = (1 - alpha) * state.mass + alpha
   if options.start == "debiased":
     # The average divided by its mass, as a recurrence: the estimate itself is kept, not the average.
-    alpha = jnp.where(mass > 0, alpha / jnp.where(mass > 0, mass, 1), 0)
+    alpha = jnp.where(mass == 0, 0, alpha / jnp.where(mass == 0, 1, mass))
   return alpha, mass
 
 

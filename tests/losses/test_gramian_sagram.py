@@ -174,7 +174,7 @@ def test_prior_and_cosine():
   u, v = rng.normal(size=(2, 6, 3)).astype(np.float32)
   a, b = rng.normal(size=(2, 6, 2)).astype(np.float32)
   loss = sagram(score=scoring.cosine, prior=gramian_prior.low_rank(a, b))
-  state = start(loss, 3)
+  state = start(loss, 3, DataSizes(6, 6))
   for _ in range(2):
     output, state = step(loss, state, gravity_batch(u, v))
   unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v)]
@@ -182,7 +182,11 @@ def test_prior_and_cosine():
   _close(state.estimate.cross_passage, unit[1].T @ b / 6)
   assert float(output.loss) == pytest.approx(float(np.mean((unit[0] @ unit[1].T - a @ b.T) ** 2)), rel=1e-4)
   again = sagram_caches.filled(
-    start(loss, 3), np.hstack([unit[0], a]), np.hstack([unit[1], b]), np.full(6, 1 / 6), np.full(6, 1 / 6)
+    start(loss, 3, DataSizes(6, 6)),
+    np.hstack([unit[0], a]),
+    np.hstack([unit[1], b]),
+    np.full(6, 1 / 6),
+    np.full(6, 1 / 6),
   )
   jax.tree.map(_close, again.estimate, state.estimate)
 

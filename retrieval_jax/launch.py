@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from retrieval_jax import configuration
 from retrieval_jax.bag_section import bag_section
+from retrieval_jax.config_changes import changed_settings
 from retrieval_jax.errors import UserError
 from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir

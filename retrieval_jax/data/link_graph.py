@@ -176,5 +176,6 @@ def _node_texts(
     name = min(missing)
     known = [*(n for n in texts if n in there), *sorted(there.difference(texts))]
     raise UserError(
-      f"{where}: no node of {nodes} has a value of {name!r}; nodes have {', '.join(known) or 'none'}{nearest(name, known) or '.'}"
+      f"{where}: no node of {nodes} has a value of {name!r}; nodes have {', '.join(known) or 'none'}{nearest(name, known) or '.'} "
+      "Name the fields to read, such as --gin.BAG_FEATURES=\"{'id': ('values', 'id'), 'ngrams': ('ngrams', 'title', 'text')}\"."
     )

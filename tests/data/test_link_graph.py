@@ -108,7 +108,7 @@ def test_fields_that_no_node_has(folder: pathlib.Path):
 def test_a_field_that_is_empty_everywhere_is_no_hint(tmp_path: pathlib.Path):
   write(tmp_path / "nodes.tsv", "id\ttitle\ttags\ttitles", "a\t\t\tx", "b\t\t\t")
   write(tmp_path / "edges.tsv", "a\tb")
-  for field, hint in (("title", "; did you mean 'titles'\\?$"), ("tags", r"\.$")):
+  for field, hint in (("title", "; did you mean 'titles'\\? Name"), ("tags", r"\. Name")):
     with pytest.raises(UserError, match=rf"has a value of '{field}'; nodes have id, titles{hint}"):
       list(LinkGraph(str(tmp_path), features=("id", field)).examples("corpus"))
 

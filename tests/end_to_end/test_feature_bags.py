@@ -164,6 +164,6 @@ def test_settings_that_do_not_fit_the_graph(
   with pytest.raises(UserError, match="MAX_ROWS: 'ids' is no feature"):
     launch("train", *MODEL, *data, *steps, "--gin.MAX_ROWS={'ids': 9}")
   with pytest.raises(
-    UserError, match=r"no node of .* has a value of 'tags'; nodes have id, title, text, categories"
+    UserError, match=r"no node of .* has a value of 'tags'; nodes have id, title, categories"
   ):
     launch("train", *MODEL, *data, *steps, "--gin.BAG_FEATURES={'tags': ('values', 'tags')}")

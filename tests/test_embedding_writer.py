@@ -154,14 +154,22 @@ def test_ids_are_any_strings(tmp_path):
   assert [json.loads(line) for line in lines[:-1]] == ids
 
 
-def test_two_processes_take_turns(tmp_path, capsys):
+def test_two_processes_take_turns(tmp_path, capsys, monkeypatch):
   folder = tmp_path / "passages"
-  done = []
+  done, waits, take = [], threading.Event(), embedding_writer.fcntl.flock
+
+  def flock(file, operation):
+    if operation == embedding_writer.fcntl.LOCK_EX:
+      waits.set()
+    return take(file, operation)
+
+  monkeypatch.setattr(embedding_writer.fcntl, "flock", flock)
   with writing(folder, MANIFEST) as writer:
     other = threading.Thread(target=lambda: done.append(fill(folder)))
     other.start()
-    while "waiting for its end" not in capsys.readouterr().err:
-      assert other.is_alive()
+    assert waits.wait(60)
+    # Read once: a message that comes while capsys empties its buffer is lost.
+    assert "waiting for its end" in capsys.readouterr().err
     for number in (0, 1):
       span = writer.layout.span(number)
       writer.write(number, WHOLE[span.start : span.stop], ["a"] * len(span))

@@ -147,7 +147,7 @@ def sagram(
   _check_choice("sagram", "cache_dtype", cache_dtype, get_args(cached.CacheDtype))
   _check_score("sagram", score)
   _check_prior("sagram", prior)
-  options = cached.Options(beta, project, batches, cache_dtype, score, prior)  # pyright: ignore[reportArgumentType]
+  options = cached.Options(beta, project, batches, cache_dtype, score, prior)  # pyright: ignore[reportArgumentType]  (checked above)
 
   def init(rng: Array, *, embed_dim: int, data: DataSizes) -> tuple[dict[str, Any], CachedState]:
     del rng

@@ -66,7 +66,7 @@ def initial(options: Options, embed_dim: int, data: DataSizes) -> CachedState:
 
 def state_axes(state: CachedState) -> CachedState:
   """Returns the logical axes: the caches split by rows, everything else whole."""
-  split = Cache((sharding.CACHE_ROWS, None), (sharding.CACHE_ROWS,))  # pyright: ignore[reportArgumentType]
+  split = Cache((sharding.CACHE_ROWS, None), (sharding.CACHE_ROWS,))  # pyright: ignore[reportArgumentType]  (axes, not arrays)
   return replicated(state)._replace(query=split, passage=split)
 
 

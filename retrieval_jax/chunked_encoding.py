@@ -33,13 +33,13 @@ def spread(params: PyTree[Array]) -> PyTree[Array]:
   mesh = _split_mesh()
   if mesh is None:
     return params
-  rows = PartitionSpec(mesh.axis)
+  rows = PartitionSpec(mesh.axes)
 
   def copy(params: PyTree[Array]) -> PyTree[Array]:
-    return jax.tree.map(lambda x: jax.lax.pcast(x, mesh.axis, to="varying")[None], params)
+    return jax.tree.map(lambda x: jax.lax.pcast(x, mesh.axes, to="varying")[None], params)
 
   return jax.shard_map(
-    copy, mesh=mesh.mesh, in_specs=PartitionSpec(), out_specs=rows, axis_names={mesh.axis}
+    copy, mesh=mesh.mesh, in_specs=PartitionSpec(), out_specs=rows, axis_names={*mesh.axes}
   )(params)
 
 
@@ -64,15 +64,15 @@ def encode_in_chunks(
   mesh = _split_mesh()
   if mesh is None:
     return _encode_shard(encode, copies, tokens, chunks, rng)
-  rows = PartitionSpec(mesh.axis)
+  rows = PartitionSpec(mesh.axes)
 
   def shard(copies: PyTree[Array], tokens: Tokens, rng: Array) -> Float[Array, "b d"]:
     own = jax.tree.map(lambda x: x[0], copies)
-    return _encode_shard(encode, own, tokens, chunks, rng, jax.lax.axis_index(mesh.axis))
+    return _encode_shard(encode, own, tokens, chunks, rng, jax.lax.axis_index(mesh.axes))
 
   # The model axis, if any, stays with XLA.
   return jax.shard_map(
-    shard, mesh=mesh.mesh, in_specs=(rows, rows, PartitionSpec()), out_specs=rows, axis_names={mesh.axis}
+    shard, mesh=mesh.mesh, in_specs=(rows, rows, PartitionSpec()), out_specs=rows, axis_names={*mesh.axes}
   )(copies, tokens, rng)
 
 

@@ -9,8 +9,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from retrieval_jax.classifiers import unit_rows
+from retrieval_jax.device_mesh import AXES
 from retrieval_jax.errors import UserError
-from retrieval_jax.partitioning import DATA_AXIS, MODEL_AXIS, Partitioner
+from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.searchers import SideEmbeddings
 from retrieval_jax.sparse_optimizers import SparseOptimizer
 from retrieval_jax.train_state import TrainState, abstract_with
@@ -39,7 +40,7 @@ def by_rows(partitioner: Partitioner) -> NamedSharding:
       f"classifiers are split over all devices of the mesh {dict(partitioner.mesh.shape)} by rows; expected a divisor of "
       f"{ROW_MULTIPLE}, such as {' or '.join(map(str, near))}, not {devices}."
     )
-  return NamedSharding(partitioner.mesh, PartitionSpec((DATA_AXIS, MODEL_AXIS)))
+  return NamedSharding(partitioner.mesh, PartitionSpec(AXES))
 
 
 def abstract_state(

@@ -1,50 +1,89 @@
 """The mesh, the rules that map logical axes to it, and the jitted step: the one place that knows about devices."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
-import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from retrieval_jax import sharding
+from retrieval_jax.device_mesh import AXES, DATA_AXIS, MODEL_AXIS, REPLICA_AXIS, device_mesh
 from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.records import Batch
 
-DATA_AXIS = "data"
-MODEL_AXIS = "model"
-Rules = Sequence[tuple[str, str | None]]
+MeshAxes = str | tuple[str, ...] | None
+Rules = Sequence[tuple[str, MeshAxes]]
+BATCH_AXES: Final = (REPLICA_AXIS, DATA_AXIS)
 
-# T5X's standard rules at one-dimensional parameter and activation partitioning, and one for caches.
-STANDARD_RULES: Rules = (
-  (sharding.BATCH, DATA_AXIS),
-  (sharding.VOCAB, MODEL_AXIS),
-  (sharding.MLP, MODEL_AXIS),
-  (sharding.HEADS, MODEL_AXIS),
-  (sharding.JOINED_KV, MODEL_AXIS),
-  (sharding.KV, None),
-  (sharding.EMBED, None),
-  (sharding.AFFINITY, None),
-  (sharding.RELPOS_BUCKETS, None),
-  (sharding.POSITION, None),
-  (sharding.LAYERS, None),
-  (sharding.LENGTH, None),
-  (sharding.CACHE_ROWS, DATA_AXIS),
-)
+
+def standard_rules(
+  *, activation_partitioning_dims: int = 1, parameter_partitioning_dims: int = 1, additional_rules: Rules = ()
+) -> Rules:
+  """Returns the rules logical axis -> mesh axis, as T5X names them, and one for caches.
+
+  The batch is split over 'replica' and 'data'; heads, MLP and vocabulary over 'model' (tensor parallelism, where the mesh
+  has more than one there).
+  parameter_partitioning_dims: 2 splits parameters and their optimizer state over 'data' too, by the embedding's axis (FSDP,
+  ZeRO-3): each device holds its part, gathers a layer when it computes it and scatters its gradient. 1 keeps a copy on each
+  data shard.
+  activation_partitioning_dims: 2 splits the embedding's axis of activations over 'model' too.
+  additional_rules: tried before the standard ones.
+
+  Raises: UserError for another number of dimensions.
+
+  Example: `partitioner(rules=standard_rules(parameter_partitioning_dims=2))`.
+  """
+  for name, value in (
+    ("activation_partitioning_dims", activation_partitioning_dims),
+    ("parameter_partitioning_dims", parameter_partitioning_dims),
+  ):
+    if value not in (1, 2):
+      raise UserError(f"{name}={value!r}: expected 1 or 2.")
+  embed: list[tuple[str, MeshAxes]] = []
+  if activation_partitioning_dims == 2:
+    embed.append((sharding.EMBED, MODEL_AXIS))
+  if parameter_partitioning_dims == 2:
+    embed.append((sharding.EMBED, DATA_AXIS))
+  return (
+    *additional_rules,
+    (sharding.BATCH, BATCH_AXES),
+    (sharding.VOCAB, MODEL_AXIS),
+    (sharding.MLP, MODEL_AXIS),
+    (sharding.HEADS, MODEL_AXIS),
+    (sharding.JOINED_KV, MODEL_AXIS),
+    (sharding.KV, None),
+    *embed,
+    (sharding.EMBED, None),
+    (sharding.AFFINITY, None),
+    (sharding.RELPOS_BUCKETS, None),
+    (sharding.POSITION, None),
+    (sharding.LAYERS, None),
+    (sharding.LENGTH, None),
+    (sharding.CACHE_ROWS, BATCH_AXES),
+  )
+
+
+STANDARD_RULES: Final[Rules] = standard_rules()
 
 
 class Partitioner(NamedTuple):
-  """A mesh ('data', 'model') and the rules logical axis -> mesh axis (None: not split)."""
+  """A mesh ('replica', 'data', 'model') and the rules logical axis -> mesh axis, several, or None: not split."""
 
   mesh: Mesh
   rules: Rules
 
   @property
+  def batch_axes(self) -> tuple[str, ...]:
+    """The mesh axes that split the batch."""
+    return _as_tuple(next((axes for name, axes in self.rules if name == sharding.BATCH), None))
+
+  @property
   def data_size(self) -> int:
     """Number of pieces the batch is split into."""
-    return self.mesh.shape[DATA_AXIS]
+    return self._size(self.batch_axes)
 
   @property
   def replicated(self) -> NamedSharding:
@@ -53,7 +92,10 @@ class Partitioner(NamedTuple):
   @property
   def rows(self) -> NamedSharding:
     """Sharding of anything whose first axis is the batch."""
-    return NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
+    return NamedSharding(self.mesh, PartitionSpec(self.batch_axes))
+
+  def _size(self, axes: MeshAxes) -> int:
+    return math.prod(self.mesh.shape[axis] for axis in _as_tuple(axes))
 
   def spec(self, axes: Sequence[str | None]) -> PartitionSpec:
     """Returns the PartitionSpec of a parameter with these logical axes, whatever its sizes (`shardings` checks them).
@@ -75,27 +117,27 @@ class Partitioner(NamedTuple):
 
     Raises: UserError for an axis without a rule.
     """
-    spec = self._mesh_axes(
-      axes, lambda dimension, mesh_axis: x.shape[dimension] % self.mesh.shape[mesh_axis] == 0
-    )
+    spec = self._mesh_axes(axes, lambda dimension, mesh_axes: x.shape[dimension] % self._size(mesh_axes) == 0)
     here = jax.sharding.get_abstract_mesh()
     mesh = here if here.manual_axes else self.mesh
-    spec = [None if axis in here.manual_axes else axis for axis in spec]
+    spec = [tuple(axis for axis in _as_tuple(axes) if axis not in here.manual_axes) or None for axes in spec]
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
-  def _mesh_axes(self, axes: Sequence[str | None], fits: Callable[[int, str], bool]) -> list[str | None]:
-    """Returns the mesh axis of each dimension. fits: (dimension, mesh axis) -> whether it may be split so."""
+  def _mesh_axes(self, axes: Sequence[str | None], fits: Callable[[int, MeshAxes], bool]) -> list[MeshAxes]:
+    """Returns the mesh axes of each dimension. fits: (dimension, mesh axes) -> whether it may be split so."""
     names = {name for name, _ in self.rules}
     for axis in axes:
       if axis is not None and axis not in names:
         raise UserError(f"logical axis {axis!r} has no partitioning rule{nearest(axis, names) or '.'}")
-    found: dict[int, str | None] = {}
-    for name, mesh_axis in self.rules:
+    found: dict[int, MeshAxes] = {}
+    taken: set[str] = set()
+    for name, mesh_axes in self.rules:
       for dimension, axis in enumerate(axes):
         if axis != name or dimension in found:
           continue
-        if mesh_axis is None or (mesh_axis not in found.values() and fits(dimension, mesh_axis)):
-          found[dimension] = mesh_axis
+        if mesh_axes is None or (taken.isdisjoint(_as_tuple(mesh_axes)) and fits(dimension, mesh_axes)):
+          found[dimension] = mesh_axes
+          taken.update(_as_tuple(mesh_axes))
     return [found.get(dimension) for dimension in range(len(axes))]
 
   def traced(self, function: Callable) -> Callable:
@@ -103,7 +145,7 @@ class Partitioner(NamedTuple):
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-      with sharding.constraining(self.constrain, sharding.DataMesh(self.mesh, DATA_AXIS)):
+      with sharding.constraining(self.constrain, sharding.DataMesh(self.mesh, self.batch_axes)):
         return function(*args, **kwargs)
 
     return wrapper
@@ -113,13 +155,11 @@ class Partitioner(NamedTuple):
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct, axes: Sequence[str | None]) -> NamedSharding:
       spec = self.spec(axes)
-      for size, name, mesh_axis in zip(leaf.shape, axes, spec, strict=True):
-        parts = 1 if mesh_axis is None else self.mesh.shape[mesh_axis]
+      for size, name, mesh_axes in zip(leaf.shape, axes, spec, strict=True):
+        parts = self._size(mesh_axes)
         if size % parts:
-          raise UserError(
-            f"parameter {jax.tree_util.keystr(path, simple=True, separator='/')}: axis {name!r} has {size} entries, "
-            f"which {parts} {mesh_axis!r} partitions do not divide. Choose NUM_PARTITIONS among the divisors of {size}."
-          )
+          where = jax.tree_util.keystr(path, simple=True, separator="/")
+          raise UserError(_indivisible(where, leaf.shape, axes, name, size, mesh_axes, parts))
       return NamedSharding(self.mesh, spec)
 
     return jax.tree_util.tree_map_with_path(one, abstract, logical_axes)
@@ -149,30 +189,62 @@ class Partitioner(NamedTuple):
 
 
 def partitioner(
-  *, num_partitions: int = 1, rules: Rules = STANDARD_RULES, devices: Sequence[Any] | None = None
+  *,
+  num_partitions: int = 1,
+  ici_mesh_shape: Sequence[int] | None = None,
+  dcn_mesh_shape: Sequence[int] | None = None,
+  rules: Rules = STANDARD_RULES,
+  devices: Sequence[Any] | None = None,
 ) -> Partitioner:
-  """Returns the Partitioner over all devices: num_partitions on 'model', the rest on 'data'.
+  """Returns the Partitioner over all devices: num_partitions on 'model', the rest on 'data', each slice a 'replica'.
 
-  The default is plain data parallelism on whatever is there: one CPU, 8 fake CPU devices, GPUs, a TPU slice.
-  rules: (logical axis, "data", "model" or None), in the order in which they are tried (Partitioner.spec).
+  The default is plain data parallelism on whatever is there: one CPU, 8 fake CPU devices, GPUs, a TPU slice, several slices.
+  ici_mesh_shape, dcn_mesh_shape: the mesh in full instead (device_mesh.py).
+  rules: (logical axis, mesh axis, several or None), in the order in which they are tried (Partitioner.spec).
 
-  Raises: UserError for a num_partitions that does not divide the devices, or a rule to another mesh axis.
+  Raises: UserError for a mesh that does not make up the devices, or a rule to a mesh axis that is not there.
 
-  Example: `partitioner(num_partitions=2)` on 8 devices gives the mesh {'data': 4, 'model': 2}.
+  Example: `partitioner(num_partitions=2)` on 8 devices gives the mesh {'replica': 1, 'data': 4, 'model': 2}.
   """
   for rule in rules:
-    if rule[1] not in (DATA_AXIS, MODEL_AXIS, None):
+    unknown = [axis for axis in _as_tuple(rule[1]) if axis not in AXES]
+    if unknown:
       raise UserError(
-        f"partitioning rule {rule!r}: expected {DATA_AXIS!r}, {MODEL_AXIS!r} or None as its mesh axis"
-        f"{nearest(str(rule[1]), (DATA_AXIS, MODEL_AXIS)) or '.'}"
+        f"partitioning rule {rule!r}: expected {', '.join(map(repr, AXES))}, several of them or None as its mesh axis"
+        f"{nearest(str(unknown[0]), AXES) or '.'}"
       )
-  found = list(devices) if devices is not None else jax.devices()
-  if num_partitions < 1 or len(found) % num_partitions:
-    divisors = [n for n in range(1, len(found) + 1) if len(found) % n == 0]
-    raise UserError(
-      f"NUM_PARTITIONS={num_partitions} does not divide the {len(found)} devices. Valid values: {divisors}."
-    )
-  grid = np.asarray(found).reshape(-1, num_partitions)
-  # jax.make_mesh defaults to Explicit axes, under which q @ p.T with both sides sharded raises.
-  mesh = Mesh(grid, (DATA_AXIS, MODEL_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+  mesh = device_mesh(
+    list(devices) if devices is not None else jax.devices(),
+    num_partitions=num_partitions,
+    ici_mesh_shape=ici_mesh_shape,
+    dcn_mesh_shape=dcn_mesh_shape,
+  )
   return Partitioner(mesh, tuple(rules))
+
+
+def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
+  if axes is None:
+    return ()
+  return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _indivisible(
+  where: str,
+  shape: Sequence[int],
+  axes: Sequence[str | None],
+  name: str | None,
+  size: int,
+  mesh_axes: MeshAxes,
+  parts: int,
+) -> str:
+  """Returns what is said of a dimension that its pieces do not divide."""
+  below = size // parts * parts
+  sizes = " or ".join(f"{n:,}" for n in (below, below + parts) if n)
+  divisors = [n for n in range(1, size + 1) if size % n == 0]
+  near = sorted(sorted(divisors, key=lambda n: abs(n - parts))[:3])
+  mesh_axis = " x ".join(map(repr, _as_tuple(mesh_axes)))
+  return (
+    f"parameter {where}, shape {tuple(shape)}, axes {tuple(axes)}: axis {name!r} has {size:,} entries, which {parts} {mesh_axis} "
+    f"partitions do not divide. Nearest valid values: {sizes} entries, or {', '.join(map(str, near))} partitions "
+    f"(NUM_PARTITIONS, ICI_MESH_SHAPE); or a rule ({name!r}, None), which keeps the axis whole."
+  )

@@ -7,6 +7,7 @@ The names are T5X's, so that its users' axis rules keep their meaning.
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -54,15 +55,15 @@ Constraint = Callable[[Array, Axes], Array]
 
 
 class DataMesh(NamedTuple):
-  """The mesh in use and its axis that splits the batch."""
+  """The mesh in use and its axes that split the batch, together."""
 
   mesh: Mesh
-  axis: str
+  axes: tuple[str, ...]
 
   @property
   def size(self) -> int:
     """Number of pieces the batch is split into."""
-    return self.mesh.shape[self.axis]
+    return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
 
 _MESH: contextvars.ContextVar[DataMesh | None] = contextvars.ContextVar("mesh", default=None)

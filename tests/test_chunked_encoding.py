@@ -264,5 +264,5 @@ def test_memory_falls_with_the_number_of_chunks():
 def test_spread_is_the_identity_without_a_mesh():
   params = {"w": jnp.ones((2, 3))}
   assert spread(params) is params
-  with sharding.constraining(None, sharding.DataMesh(partitioner(devices=jax.devices()[:1]).mesh, "data")):
+  with sharding.constraining(None, sharding.DataMesh(partitioner(devices=jax.devices()[:1]).mesh, ("data",))):
     assert spread(params) is params

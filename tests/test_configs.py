@@ -21,6 +21,7 @@ COMPONENT = {
   "evaluators": "EVALUATORS",
   "indexes": "INDEX",
   "fusion": "FUSION",
+  "partitioning": "PARTITIONING",
 }
 # These need what other files bring: data, inputs, a checkpoint.
 NEEDS_OTHERS = (

@@ -90,9 +90,9 @@ def _on_mesh(
   mesh = sharding.data_mesh()
   if mesh is None or mesh.size == 1:
     return _shard(embeddings, identities, spec, tile, Exchange(None), gradient)
-  rows, whole = PartitionSpec(mesh.axis), PartitionSpec()
+  rows, whole = PartitionSpec(mesh.axes), PartitionSpec()
   placed = Embeddings(rows, rows, whole)  # pyright: ignore[reportArgumentType]  (a tree of specs)
-  kernel = functools.partial(_shard, spec=spec, tile=tile, exchange=Exchange(mesh.axis), gradient=gradient)
+  kernel = functools.partial(_shard, spec=spec, tile=tile, exchange=Exchange(mesh.axes), gradient=gradient)
   return jax.shard_map(kernel, mesh=mesh.mesh, in_specs=(placed, rows), out_specs=(whole, placed))(
     embeddings, identities
   )

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from retrieval_jax import scoring
 from retrieval_jax.errors import UserError
@@ -15,7 +14,7 @@ from retrieval_jax.losses.base import DataSizes
 from retrieval_jax.losses.in_batch import in_batch_softmax, joint_softmax, pair, samtone
 from retrieval_jax.losses.softmax_terms import Options
 from retrieval_jax.losses.temperature import learned
-from retrieval_jax.partitioning import STANDARD_RULES, Partitioner
+from retrieval_jax.partitioning import partitioner
 from retrieval_jax.records import EmbeddedBatch
 
 # name: (factory, options). Every block, every option, and options together.
@@ -91,8 +90,7 @@ def _assert_close(got, want, value=1e-6, gradient=1e-5):
 
 
 def _mesh(data, model):
-  grid = np.array(jax.devices()[: data * model]).reshape(data, model)
-  return Partitioner(Mesh(grid, ("data", "model"), axis_types=(AxisType.Auto,) * 2), STANDARD_RULES)
+  return partitioner(num_partitions=model, devices=jax.devices()[: data * model])
 
 
 @cases

@@ -343,7 +343,7 @@ def test_one_device_and_several_choose_the_same_columns(k):
   scores = jnp.array([[0.5, 0.1, 0.5, 0.5, -0.2, 0.0, 0.3, 0.5], [0.1, 0.9, 0.7, 0.7, 0.7, -0.1, 0.2, 0.1]])
   candidates = Candidates(scores, jnp.array([[1, 1, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 1, 1, 1]], bool))
   mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
-  with sharding.constraining(None, sharding.DataMesh(mesh, "data")):
+  with sharding.constraining(None, sharding.DataMesh(mesh, ("data",))):
     alone = hardest(candidates, k)
     broken = hardest(candidates._replace(scores=scores.at[1, 4:6].set(math.nan)), k)
   assert math.isnan(float(broken.scores[1, 0]))

@@ -1,4 +1,4 @@
-"""The mesh and its rules."""
+"""The rules from logical to mesh axes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.partitioning import partitioner
-
-
-def test_default_mesh_is_data_parallel():
-  assert dict(partitioner().mesh.shape) == {"data": 8, "model": 1}
-  assert dict(partitioner(num_partitions=4).mesh.shape) == {"data": 2, "model": 4}
+from retrieval_jax.partitioning import partitioner, standard_rules
 
 
 def test_spec_follows_the_rules():
@@ -50,17 +45,55 @@ def test_unknown_axis_names_the_nearest():
 
 
 def test_a_rule_to_a_mesh_axis_that_is_not_there():
-  with pytest.raises(UserError, match=r"\('mlp', 'modle'\).*expected 'data', 'model' or None"):
+  with pytest.raises(
+    UserError, match=r"\('mlp', 'modle'\).*expected 'replica', 'data', 'model', several .* 'model'"
+  ):
     partitioner(rules=(("mlp", "modle"),))
 
 
-def test_indivisible_dimension_names_parameter_axis_and_divisors():
+def test_indivisible_dimension_names_parameter_axes_and_nearest_values():
   abstract = {"token_embedder": {"embedding": jax.ShapeDtypeStruct((30523, 4), jnp.float32)}}
   axes = {"token_embedder": {"embedding": ("vocab", "embed")}}
-  with pytest.raises(
-    UserError, match=r"parameter token_embedder/embedding: axis 'vocab' has 30523 entries, .*2 'model'"
-  ):
+  with pytest.raises(UserError) as error:
     partitioner(num_partitions=2).shardings(abstract, axes)
+  message = str(error.value)
+  assert "token_embedder/embedding, shape (30523, 4), axes ('vocab', 'embed')" in message
+  assert "axis 'vocab' has 30,523 entries, which 2 'model' partitions do not divide" in message
+  assert "Nearest valid values: 30,522 or 30,524 entries, or 1, 131, 233 partitions" in message
+
+
+def test_the_batch_is_split_over_replicas_and_data():
+  split = partitioner(ici_mesh_shape=(2, 2, 2))
+  assert split.data_size == 4
+  assert split.spec(("batch", "length", "embed")) == PartitionSpec(("replica", "data"), None, None)
+  assert split.rows.spec == PartitionSpec(("replica", "data"))
+  rows = split.rows.devices_indices_map((8,))
+  assert sorted({(index[0].start, index[0].stop) for index in rows.values()}) == [
+    (0, 2),
+    (2, 4),
+    (4, 6),
+    (6, 8),
+  ]
+
+
+def test_a_rule_of_the_batch_of_one_s_own():
+  own = partitioner(ici_mesh_shape=(2, 4, 1), rules=standard_rules(additional_rules=(("batch", "data"),)))
+  assert own.data_size == 4
+  assert own.spec(("batch", None)) == PartitionSpec("data", None)
+
+
+def test_fsdp_splits_parameters_over_data_and_leaves_activations_to_the_batch():
+  fsdp = partitioner(num_partitions=2, rules=standard_rules(parameter_partitioning_dims=2))
+  assert fsdp.spec(("embed", "mlp")) == PartitionSpec("data", "model")
+  assert fsdp.spec(("embed",)) == PartitionSpec("data")
+  assert fsdp.spec(("batch", "length", "embed")) == PartitionSpec(("replica", "data"), None, None)
+
+
+def test_activations_may_be_split_over_model():
+  both = partitioner(num_partitions=2, rules=standard_rules(activation_partitioning_dims=2))
+  assert both.spec(("batch", "length", "embed")) == PartitionSpec(("replica", "data"), None, "model")
+  with pytest.raises(UserError, match="parameter_partitioning_dims=3: expected 1 or 2"):
+    standard_rules(parameter_partitioning_dims=3)
 
 
 def test_batch_size_check():

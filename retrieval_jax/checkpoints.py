@@ -1,9 +1,11 @@
 """Checkpoints through Orbax: saved asynchronously, kept by rule, restored with fall-back past a damaged newest step."""
 
+import contextlib
 import pathlib
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +20,10 @@ from retrieval_jax.checkpoint_tables import (
   structure_table,
 )
 from retrieval_jax.errors import UserError
+from retrieval_jax.refused_writes import free_space, refusal
 
 PREFIX = "checkpoint"
+_STEP = re.compile(rf"{PREFIX}_(\d+)")
 FORMAT = 1
 ARCHITECTURE = "architecture than the configured model"
 OPTIMIZER = "optimizer than the configured one, or of other optimizer options"
@@ -57,6 +61,7 @@ class Checkpoints:
 
     self.folder = pathlib.Path(folder).absolute()
     self._ocp = ocp
+    self._saving: int | None = None
     self._manager = ocp.CheckpointManager(
       self.folder,
       options=_options(policy or CheckpointPolicy(), read_only=read_only),
@@ -74,13 +79,22 @@ class Checkpoints:
     self.close()
 
   def steps(self) -> list[int]:
-    """Returns the steps on disk, ascending."""
-    return sorted(self._manager.all_steps(read=True))
+    """Returns the steps on disk, ascending; one that is being written is not among them."""
+    if not self.folder.is_dir():
+      return []
+    # Not Orbax's list: reading that anew during a save makes it forget the step that is being written, and keep another.
+    found = (_STEP.fullmatch(path.name) for path in self.folder.iterdir())
+    return sorted(int(match[1]) for match in found if match)
 
   def save(
     self, step: int, state: PyTree, *, manifest: Mapping[str, Any], metrics: Mapping[str, float] | None = None
   ) -> None:
-    """Starts to save (returns after the copy to host memory); wait() or close() blocks until it is on disk."""
+    """Starts to save (returns after the copy to host memory); wait() or close() blocks until it is on disk.
+
+    Raises: UserError when the disk is full, or its folder may not be written to; also for the save before, and by wait()
+      and close().
+    """
+    self.wait()
     args = self._ocp.args
     record = {
       **manifest,
@@ -90,12 +104,14 @@ class Checkpoints:
       "optimizer": parameter_table(state.opt_state),
       "loss_state": parameter_table(state.loss_state),
     }
-    self._manager.save(
-      step,
-      args=args.Composite(state=args.StandardSave(state), manifest=args.JsonSave(record)),
-      metrics=dict(metrics) if metrics is not None else None,
-      force=True,
-    )
+    self._saving = step
+    with self._refusals_named():
+      self._manager.save(
+        step,
+        args=args.Composite(state=args.StandardSave(state), manifest=args.JsonSave(record)),
+        metrics=dict(metrics) if metrics is not None else None,
+        force=True,
+      )
 
   def manifest(self, step: int) -> dict[str, Any]:
     """Returns the manifest that was saved with a step."""
@@ -238,11 +254,32 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Blocks until every started save is on disk."""
-    self._manager.wait_until_finished()
+    with self._refusals_named():
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
-    self._manager.wait_until_finished()
-    self._manager.close()
+    with self._refusals_named():
+      self._manager.close()
+
+  @contextlib.contextmanager
+  def _refusals_named(self) -> Iterator[None]:
+    """Turns what Orbax raises when the system refuses to write into what there is to do."""
+    try:
+      yield
+    except Exception as error:  # of many types: a full disk is a ValueError
+      said = refusal(error)
+      if said is None or self._saving is None:
+        raise
+      steps = self.steps()
+      kept = (
+        f"the checkpoints before it are whole: it goes on from step {steps[-1]}"
+        if steps
+        else "there is no checkpoint before it"
+      )
+      raise UserError(
+        f"{self.folder}: checkpoint {self._saving} could not be written: {said} ({free_space(self.folder)}). Make room there or "
+        f"correct the rights, and start the same command again; {kept}."
+      ) from error
 
 
 def _options(policy: CheckpointPolicy, *, read_only: bool) -> Any:
@@ -282,8 +319,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _quiet_orbax() -> None:
-  """Orbax logs dozens of warnings a restore through absl; errors stay."""
+  """Orbax logs dozens of warnings a restore through absl, and each error that it raises besides, with all its threads."""
   import logging
 
-  logging.getLogger("absl").setLevel(logging.ERROR)
+  logging.getLogger("absl").setLevel(logging.CRITICAL)
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a damaged file: a dozen "Event loop is closed"

@@ -47,6 +47,15 @@ def test_keeps_the_newest_without_a_metric(tmp_path):
     assert checkpoints.manifest(3)["parameters"]["model/kernel"] == [[2, 3], "float32"]
 
 
+def test_looking_at_the_steps_during_a_save_keeps_no_more_of_them(tmp_path):
+  with Checkpoints(tmp_path, CheckpointPolicy(keep_latest=2)) as checkpoints:
+    for step in range(1, 6):
+      checkpoints.save(step, state(step), manifest={})
+      assert step - 3 not in checkpoints.steps()  # deleted before the save of step - 1 was over
+    checkpoints.wait()
+    assert checkpoints.steps() == [4, 5]
+
+
 def test_no_checkpoint_is_none_to_resume_and_an_error_to_read(tmp_path):
   with Checkpoints(tmp_path) as checkpoints:
     assert checkpoints.restore_newest(target()) is None

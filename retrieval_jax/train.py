@@ -15,6 +15,7 @@ from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
 from retrieval_jax.gramian_tracker import GramianTracker, check_period
 from retrieval_jax.interruption import StopRequest, exclusive
+from retrieval_jax.loop_options import LoopOptions
 from retrieval_jax.model_info import write_model_info
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.paths import output_dir
@@ -28,13 +29,13 @@ from retrieval_jax.recipe import (
   warn_of_other_rows,
 )
 from retrieval_jax.retriever import announce
-from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
 from retrieval_jax.train_step import make_step_with_queries, make_train_step
 from retrieval_jax.training_batches import TrainingBatches
 from retrieval_jax.training_evaluation import SECONDS, make_evaluation
-from retrieval_jax.training_log import Stopwatch, TrainingLog
+from retrieval_jax.training_log import TrainingLog
 from retrieval_jax.training_plan import describe_tasks, plan_of
+from retrieval_jax.training_steps import TrainingSteps
 from retrieval_jax.weights import initial_params
 
 
@@ -46,7 +47,7 @@ def train(
   partitioner: Partitioner,
   checkpoints: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008  (an immutable record)
   seed: int = 0,
-  log_period: int = 10,
+  loop: LoopOptions = LoopOptions(),  # noqa: B008
   dry_run: bool = False,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, float]:
@@ -62,7 +63,9 @@ def train(
     OutOfMemoryError (step_guard.py).
   """
   folder = output_dir(model_dir, "MODEL_DIR")
-  _check_numbers(total_steps, checkpoints, log_period, seed)
+  _check_numbers(total_steps, checkpoints, seed)
+  loop.check(total_steps)
+  loop.folder(folder)
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
   recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
@@ -93,7 +96,7 @@ def train(
   check_parts(recipe, step_of_parts, batches.make(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
-    _describe(recipe, partitioner, data, batches, 0, total_steps)
+    _describe(recipe, partitioner, data, batches, 0, total_steps, loop)
     print("dry run: the parts fit and the data is tokenised; nothing was trained", flush=True)
     return {}
 
@@ -117,49 +120,48 @@ def train(
     if on_start is not None and jax.process_index() == 0:
       on_start(folder)
       write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
-    _describe(recipe, partitioner, data, batches, start, total_steps)
+    _describe(recipe, partitioner, data, batches, start, total_steps, loop)
     batches.start(folder, partitioner, step=start, manifest=before)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
     tracker = GramianTracker(recipe, data, partitioner)
-    guard = StepGuard(tracker.watching(batches.watching(step_fn)), recipe.step, recipe.batcher.batch_size)
     evaluation = make_evaluation(recipe, partitioner, folder, seed=seed)
-    log, watch = TrainingLog(folder), Stopwatch(recipe.batcher.batch_size)
+    log = TrainingLog(folder)
     metrics: Mapping[str, float] = {}
     done = start
 
-    with tqdm(
-      total=total_steps,
-      initial=start,
-      desc="train",
-      unit="step",
-      disable=jax.process_index() != 0,
-      mininterval=progress.interval(),
-    ) as bar:
+    with (
+      TrainingSteps(
+        step_fn, recipe, batches, tracker, partitioner, options=loop, folder=folder, end=total_steps
+      ) as steps,
+      tqdm(
+        total=total_steps,
+        initial=start,
+        desc="train",
+        unit="step",
+        disable=jax.process_index() != 0,
+        mininterval=progress.interval(),
+      ) as bar,
+    ):
       for step in range(start, total_steps):
         done = step + 1
-        with watch.paused():
+        with steps.aside():
           refreshed = batches.refresh(step, state)
         if refreshed:
           log.write(step, refreshed)
-        state = guard.run(done, state, partitioner.put_batch(batches.make(step)))
-        batches.hold(step)
+        state = steps.run(step, state, fresh=bool(refreshed))
         if tracked := tracker.numbers():
           log.write(done, tracked)
-        watch.tick()
         bar.update(1)
-        if done % log_period == 0 or done == total_steps:
-          rate = watch.rate()
-          metrics = {**guard.metrics(), **recipe.optimizer.learning_rates(step)}
-          epoch = recipe.batcher.epoch_of(batches.plan, step)
-          ages = batches.ages(step)
-          log.write(done, {**metrics, **ages, "epoch": epoch, "examples_per_second": rate})
-          bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {rate:.1f} examples/s")
+        if done % loop.log_period == 0 or done == total_steps:
+          metrics, around = steps.metrics(step), steps.numbers(step)
+          log.write(done, {**metrics, **around})
+          bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {around['examples_per_second']:.1f} examples/s")
         evaluates = recipe.evaluates_at(done)
         saves = done % checkpoints.period == 0 or done == total_steps or stop.requested
         saves |= evaluates and checkpoints.best_metric is not None  # the best step may be this one
         if saves or evaluates:
-          with watch.paused():
-            metrics = {**metrics, **guard.metrics()}
+          with steps.aside():
+            metrics = {**metrics, **steps.metrics(step)}
             scores: Mapping[str, float] = {}
             try:
               if not stop.requested:  # whoever stops a run may be in a hurry
@@ -209,12 +211,11 @@ def _start(
   return jax.jit(create, out_shardings=shardings, donate_argnums=1)(rng, params), 0
 
 
-def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, log_period: int, seed: int) -> None:
+def _check_numbers(total_steps: int, checkpoints: CheckpointPolicy, seed: int) -> None:
   for name, value in (
     ("TRAIN_STEPS", total_steps),
     ("CHECKPOINT_PERIOD", checkpoints.period),
     ("KEEP_CHECKPOINTS", checkpoints.keep_latest),
-    ("LOG_PERIOD", log_period),
   ):
     if type(value) is not int or value < 1:
       raise UserError(f"{name}={value!r}: expected a whole number of at least 1.")
@@ -229,6 +230,7 @@ def _describe(
   batches: TrainingBatches,
   start: int,
   total_steps: int,
+  loop: LoopOptions,
 ) -> None:
   """Prints once what is trained on what: the numbers a user checks before leaving the machine alone."""
   if jax.process_index() != 0:
@@ -244,6 +246,7 @@ def _describe(
     *recipe.negatives.describe(data, batch),
     *recipe.step.describe(batch, partitioner.data_size),
     *batches.describe(total_steps),
+    *loop.describe(start),
   ]
   print(
     f"{data.name}/{data.split}: {data.num_examples:,} examples, {data.passages.num_rows:,} passages\n"

@@ -55,11 +55,11 @@ def make_train_step(
     model, loss, transform, seed=seed, frozen=frozen, options=options, tables=tables, with_queries=False
   )
 
-  def without_queries(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
+  def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
     state, (metrics, _) = step(state, batch)
     return state, metrics
 
-  return without_queries
+  return train_step
 
 
 def make_step_with_queries(
@@ -160,7 +160,7 @@ def _make_step(
     )
     return joined(rest, own), {"dense": dense, "tables": slots}
 
-  def step(old: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
+  def train_step(old: TrainState, batch: Batch) -> tuple[TrainState, tuple[Mapping[str, Array], Any]]:
     rng = jax.random.fold_in(jax.random.key(seed), old.step)
     state, batch = prepared(old, batch)
     seen = (
@@ -180,7 +180,7 @@ def _make_step(
     new = TrainState(state.step + 1, params, loss_state, opt_state)  # pyright: ignore[reportArgumentType]  (jaxtyping's Int)
     return new, (metrics, queries)
 
-  return step
+  return train_step
 
 
 def _updated(

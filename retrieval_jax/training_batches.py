@@ -137,18 +137,21 @@ class TrainingBatches:
     if self.bank is not None and saved.get(BANK) is not None:
       self.bank.load(self._folder / saved[BANK])
 
+  def due(self, step: int) -> bool:
+    """Returns whether `refresh` would make the batches from `step` on anew: they cannot be made before it."""
+    return self._recipe.batcher.refresh_due(self.plan, step) or self._negatives_due(step)
+
   def refresh(self, step: int, state: TrainState) -> Mapping[str, float]:
     """Makes the batches from `step` on anew if that is due; returns numbers to log, none if it is not.
 
     Raises: UserError for embeddings that cannot be clustered.
     """
-    negatives = self._recipe.negatives.refresh
     start = time.perf_counter()
     numbers: dict[str, float] = {}
     if self._recipe.batcher.refresh_due(self.plan, step):
       numbers |= self._refresh_clusters(step, state)
-    if negatives is not None and negatives.due(self._recipe.batcher, self.plan, step, self._last(NEGATIVES)):
-      numbers |= self._refresh_negatives(step, state, negatives.depth)
+    if self._negatives_due(step):
+      numbers |= self._refresh_negatives(step, state)
     return {**numbers, SECONDS: time.perf_counter() - start} if numbers else {}
 
   def watching(self, step: Callable) -> Callable:
@@ -217,8 +220,15 @@ class TrainingBatches:
     )
     return {"cluster_size": size}
 
-  def _refresh_negatives(self, step: int, state: TrainState, depth: int) -> dict[str, float]:
-    path = artefact(self._folder, NEGATIVES, step)
+  def _negatives_due(self, step: int) -> bool:
+    negatives = self._recipe.negatives.refresh
+    if negatives is None:
+      return False
+    return negatives.due(self._recipe.batcher, self.plan, step, self._last(NEGATIVES))
+
+  def _refresh_negatives(self, step: int, state: TrainState) -> dict[str, float]:
+    assert self._recipe.negatives.refresh is not None
+    path, depth = artefact(self._folder, NEGATIVES, step), self._recipe.negatives.refresh.depth
 
     def compute() -> batch_artefacts.Arrays:
       searcher = DenseSearcher(self._encoder(state), step, f"step {step} of the training")

@@ -63,6 +63,7 @@ class Stopwatch:
   def __init__(self, batch_size: int):
     self._batch_size = batch_size
     self._steps = 0
+    self._on_device = 0.0
     self._start = time.perf_counter()
 
   def tick(self) -> None:
@@ -72,8 +73,22 @@ class Stopwatch:
     """Returns examples per second since the last call, and starts anew."""
     now = time.perf_counter()
     rate = self._steps * self._batch_size / max(now - self._start, 1e-9)
-    self._steps, self._start = 0, now
+    self._steps, self._on_device, self._start = 0, 0.0, now
     return rate
+
+  def rates(self) -> dict[str, float]:
+    """Returns `rate` as examples_per_second, and host_share: the part of the time since the last call that was spent outside
+    of `on_device` blocks, of which the device may have been at work too. Starts anew."""
+    elapsed = max(time.perf_counter() - self._start, 1e-9)
+    share = max(0.0, 1 - self._on_device / elapsed)
+    return {"examples_per_second": self.rate(), "host_share": share}
+
+  @contextlib.contextmanager
+  def on_device(self) -> Iterator[None]:
+    """Starting a step and waiting for one is what the block does."""
+    before = time.perf_counter()
+    yield
+    self._on_device += time.perf_counter() - before
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:

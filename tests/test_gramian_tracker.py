@@ -20,6 +20,7 @@ from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
 from retrieval_jax.example_options import ExampleOptions
 from retrieval_jax.gramian_tracker import effective_rate, exact_gramians
+from retrieval_jax.loop_options import LoopOptions
 from retrieval_jax.losses import gramian, pointwise
 from retrieval_jax.losses.weighted_sum import weighted_sum
 from retrieval_jax.models.bert import BertEncoder
@@ -113,7 +114,9 @@ def records(folder: pathlib.Path) -> list[dict]:
 def test_training_logs_how_far_the_estimate_is(inputs: TextInputs, tmp_path: pathlib.Path, capfd):
   folder = tmp_path / "run"
   parts = recipe(inputs, rate=1e-4, alpha=0.5, period=2)
-  train(parts, model_dir=str(folder), total_steps=4, partitioner=partitioner(), log_period=1)
+  train(
+    parts, model_dir=str(folder), total_steps=4, partitioner=partitioner(), loop=LoopOptions(log_period=1)
+  )
   tracked = [record for record in records(folder) if "gramian/gravity" in record]
   assert [record["step"] for record in tracked] == [1, 3]
   assert "gramian/error_query" not in tracked[0]  # no estimate before the first step

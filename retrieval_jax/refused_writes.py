@@ -7,7 +7,7 @@ import re
 import shutil
 from typing import Final
 
-REFUSED: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+REFUSED: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG))
 _NUMBER: Final = re.compile(r"os_error_code='(\d+)'")  # TensorStore's, whose exceptions are ValueErrors
 
 

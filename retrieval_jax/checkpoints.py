@@ -5,7 +5,8 @@ import pathlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -324,3 +325,18 @@ def _quiet_orbax() -> None:
 
   logging.getLogger("absl").setLevel(logging.CRITICAL)
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a damaged file: a dozen "Event loop is closed"
+  if not isinstance(sys.excepthook, _WithoutClosedLoops):
+    sys.excepthook = _WithoutClosedLoops(sys.excepthook)
+
+
+class _WithoutClosedLoops:
+  """Passes over what TensorStore prints for each array of a save that a full disk has ended: dozens of stack traces."""
+
+  def __init__(self, hook: Callable[..., object]):
+    self._hook = hook
+
+  def __call__(
+    self, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+  ) -> None:
+    if kind is not RuntimeError or str(error) != "Event loop is closed":
+      self._hook(kind, error, trace)

@@ -1,6 +1,7 @@
 """Where files are: `package:` paths, the cache folder, and files that appear whole or not at all."""
 
 import contextlib
+import errno
 import importlib.util
 import os
 import pathlib
@@ -12,6 +13,7 @@ from retrieval_jax.errors import UserError
 
 PACKAGE_PREFIX = "package:"
 HERE_PREFIX = "here:"  # beside the gin file that says so: configuration.py puts the folder in its place
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def resolve(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -108,7 +110,9 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO]:
       os.fsync(file.fileno())
     os.chmod(temporary, 0o644)
     os.replace(temporary, target)
-  except BaseException:
+  except BaseException as error:
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+      error.filename = str(target)
     with contextlib.suppress(FileNotFoundError):
       os.unlink(temporary)
     raise

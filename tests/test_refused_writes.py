@@ -1,6 +1,8 @@
 """A refused write is known by its number, wherever a library put it."""
 
 import errno
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +43,22 @@ def test_the_room_that_is_left(tmp_path, monkeypatch):
   assert free_space(tmp_path) == "12.3 GB are free"
   monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 0}))
   assert free_space(tmp_path) == "0.0 MB are free"
+
+
+def test_a_file_that_finds_no_room_is_named_and_leaves_nothing(tmp_path):
+  """The system itself gives no name to the error of a write."""
+  script = """
+import resource, sys
+from retrieval_jax.paths import atomic_write
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+  with atomic_write(sys.argv[1]) as file:
+    file.write("text")
+except OSError as error:
+  sys.exit(f"{error.filename}: {error.strerror}")
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", script, str(tmp_path / "file")], capture_output=True, text=True, check=False
+  )
+  assert done.stderr.strip() == f"{tmp_path / 'file'}: File too large"
+  assert list(tmp_path.iterdir()) == []

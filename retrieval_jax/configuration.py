@@ -200,9 +200,9 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
     name for file in files for path in file.flat() for line in _lines(path) for name in _MENTION.findall(line)
   }
   needed = _reachable(config, program)
-  problems = []
+  problems, required = [], _required(config)
   for name in sorted(needed):
-    if (name, MACRO) not in config or ("gin.constant", ("gin.REQUIRED",)) in _references(config[name, MACRO]):
+    if (name, MACRO) not in config or name in required:
       problems.append(_missing(name, assigned))
   for name, macro in sorted(assigned.items()):
     from_flag = macro.where.startswith("--gin.")
@@ -214,6 +214,12 @@ def check(program: str, files: Sequence[GinFile], bindings: Sequence[str]) -> No
   problems += _wrong_values(config, assigned)
   if problems:
     raise UserError("the configuration is not complete:\n" + "\n".join(problems))
+
+
+def _required(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[str]:
+  """Returns the macros that are declared to be set by the user and were not."""
+  required = ("gin.constant", ("gin.REQUIRED",))
+  return {name for (name, kind), value in config.items() if kind == MACRO and required in _references(value)}
 
 
 def _missing(name: str, assigned: Mapping[str, Macro]) -> str:
@@ -399,15 +405,16 @@ def _evaluated(file: GinFile, macros: Sequence[str]) -> list[Any]:
 def finalize() -> None:
   """Locks the configuration; what gin itself still finds wrong is a UserError.
 
-  A macro that only replaced components read, such as EVAL_DATA where EVALUATORS are tasks by name, needs no value: after
-  `check` nothing reaches it, but gin asks for one.
+  A macro that only replaced components read, such as EVAL_DATA where EVALUATORS are tasks by name, or VOCABULARY_PATH where
+  nothing is tokenised, needs no value: after `check` nothing reaches it, but gin asks for one.
   """
   import gin
   from gin import config as gin_config
 
   config = gin_config._CONFIG
-  for name in {name for value in config.values() for name in _macro_names(value)}:
-    if (name, MACRO) not in config:
+  required = _required(config)
+  for name in {name for value in config.values() for name in _macro_names(value)} | required:
+    if (name, MACRO) not in config or name in required:
       gin.parse_config(f"{name} = None")
   with _translated("configuration"):
     gin.finalize()

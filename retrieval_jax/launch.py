@@ -34,6 +34,7 @@ class Program(NamedTuple):
   example: str
   takes_queries: bool = False
   compares: bool = False
+  plans: bool = False
 
 
 PROGRAMS = {
@@ -57,6 +58,12 @@ PROGRAMS = {
     "train_classifiers",
     True,
     "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.TRAIN_STEPS=2000",
+  ),
+  "plan": Program(
+    "plan",
+    False,
+    "--topology=v5e:4x4 --gin_file=models/t5_1_1_base.gin --gin_file=losses/samtone.gin --gin.BATCH_SIZE=512",
+    plans=True,
   ),
 }
 
@@ -108,6 +115,10 @@ def run(program: str, argv: Sequence[str]) -> object:
     files = [*files, *_model_section(user_files, bindings)]
   files = [*files, *user_files]
   prepare_jax()
+  if spec.plans:
+    from retrieval_jax import topologies
+
+    topologies.prepare(flags.topology)
   configuration.parse(files, bindings, search_paths)
   try:
     configuration.check(f"{program}.{spec.function}", files, bindings)
@@ -123,6 +134,8 @@ def run(program: str, argv: Sequence[str]) -> object:
 
   if spec.takes_queries:
     return configured(flags.query, on_start=on_start)
+  if spec.plans:
+    return configured(topology=flags.topology, json_path=flags.json)
   return configured(on_start=on_start)
 
 
@@ -163,6 +176,14 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
     parser.add_argument(
       "--qrels", metavar="FILE", help="judgements that --compare measures two TREC run files by"
     )
+  if spec.plans:
+    parser.add_argument(
+      "--topology",
+      required=True,
+      metavar="NAME",
+      help="what to compile for: v4, v5e, v5p, v6e or tpu7x and a shape, such as v5e:4x4, or cpu:8",
+    )
+    parser.add_argument("--json", metavar="FILE", help="where all numbers are written")
   if spec.takes_queries:
     parser.add_argument("query", nargs="+", help="query text")
   bindings = [_binding(a) for a in argv if a.startswith("--gin.")]

@@ -18,6 +18,7 @@ L3 = {
   "search",
   "mine",
   "fuse",
+  "plan",
   "convert",
   "dual_encoder",
   "adapters",
@@ -103,7 +104,7 @@ def test_importing_the_package_loads_no_jax():
   assert not modules_after("import retrieval_jax") & {"jax", "tensorflow", "seqio", "orbax"}
 
 
-@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "mine", "fuse", "convert"])
+@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "mine", "fuse", "plan", "convert"])
 def test_help_loads_no_tensorflow_and_shows_an_example(program):
   code = (
     "import runpy, sys\n"

@@ -7,9 +7,9 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from retrieval_jax import processes
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import atomic_write
 
@@ -52,31 +52,37 @@ def step_of(path: pathlib.Path) -> int:
   return int(match[2])
 
 
-def write_once(path: pathlib.Path, record: Mapping[str, object], compute: Callable[[], Arrays]) -> Arrays:
+def write_once(
+  path: pathlib.Path, record: Mapping[str, object], compute: Callable[[], Arrays], *, together: bool = False
+) -> Arrays:
   """Returns the arrays of the file; where there is none of this record, process 0 computes and writes them first.
 
   Whatever was decided once is not decided again: embeddings that differ in the last digit make other clusters. All
   processes read the one file, so all form the same batches; MODEL_DIR is one folder for all of them.
   record: JSON values that say what the arrays follow from; a file of another record is replaced.
+  together: `compute` is collective, as encoding is: all processes call it, and process 0's result is written.
 
   Raises: UserError if the file cannot be written, and what `compute` raises.
 
   Example: `write_once(path, {"seed": 0}, lambda: {"members": members})["members"]`.
   """
-  if jax.process_index() == 0 and not _is_of(path, record):
-    arrays = compute()
-    try:
-      with atomic_write(path, "wb") as file:
-        np.savez(file, allow_pickle=False, **{_RECORD: np.array(_text(record)), **arrays})
-    except OSError as error:
-      raise UserError(
-        f"{path} cannot be written: {error.strerror}. Free some room, or choose another MODEL_DIR."
-      ) from error
-  if jax.process_count() > 1:
-    from jax.experimental import multihost_utils
-
-    multihost_utils.sync_global_devices(path.name)
+  first = processes.is_first()
+  if processes.agree(not _is_of(path, record) if first else None):
+    arrays = compute() if first or together else {}
+    if first:
+      _write(path, record, arrays)
+    processes.wait_for_all(path.name)
   return read(path)
+
+
+def _write(path: pathlib.Path, record: Mapping[str, object], arrays: Arrays) -> None:
+  try:
+    with atomic_write(path, "wb") as file:
+      np.savez(file, allow_pickle=False, **{_RECORD: np.array(_text(record)), **arrays})
+  except OSError as error:
+    raise UserError(
+      f"{path} cannot be written: {error.strerror}. Free some room, or choose another MODEL_DIR."
+    ) from error
 
 
 def read(path: pathlib.Path) -> Arrays:
@@ -137,13 +143,17 @@ def _text(record: Mapping[str, object]) -> str:
   return json.dumps(record, sort_keys=True)
 
 
-def prune(folder: pathlib.Path, kind: str, oldest: int) -> None:
-  """Deletes the artefacts that no checkpoint from step `oldest` on needs: all but the one in force there and later ones."""
+def prune(folder: pathlib.Path, kind: str, oldest: int, *, earlier: int = 1) -> None:
+  """Deletes the artefacts that no checkpoint from step `oldest` on needs.
+
+  earlier: so many of those from before that step are kept. One: what was decided before batch `oldest` is not yet in force in
+  a checkpoint after `oldest` batches, but what was decided before that. None of what is saved with each checkpoint.
+  """
   files = sorted(
     (path for path in folder.glob(f"{kind}_*.np[yz]") if _NAME.fullmatch(path.name)), key=step_of
   )
-  before = [path for path in files if step_of(path) <= oldest]
-  for path in before[:-1]:
+  before = [path for path in files if step_of(path) < oldest]
+  for path in before[: len(before) - earlier]:
     path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from retrieval_jax import processes
 from retrieval_jax.checkpoint_tables import (
   Table,
   difference,
@@ -126,7 +127,7 @@ class Checkpoints:
     Raises: UserError when the checkpoint is of another architecture, optimizer or loss, or when no listed step can be read.
     """
     failures, damaged = [], []
-    for step in reversed(self.steps()):
+    for step in processes.agree(self.steps()[::-1]):
       try:
         saved = self.manifest(step)
         self._check_parameters(step, saved["parameters"], parameter_table(target.params))
@@ -143,14 +144,18 @@ class Checkpoints:
         raise
       except Exception as error:  # Orbax raises many types on damaged files; each means: try an older step
         failures.append(f"  step {step}: {_first_line(error)}")
+        restored = None
+      # What one process cannot read is read by none: they would go on from different steps.
+      if not processes.all_agree(restored is not None):
         print(
           f"warning: checkpoint {step} in {self.folder} cannot be read, trying an older one", file=sys.stderr
         )
         damaged.append(step)
         continue
+      assert restored is not None
       self._set_aside(damaged)
       return restored["state"], step
-    if failures:
+    if damaged:
       raise UserError(
         f"{self.folder}: no checkpoint can be read. Move the folder away to start afresh.\n"
         + "\n".join(failures)
@@ -189,7 +194,7 @@ class Checkpoints:
 
   def _set_aside(self, steps: Sequence[int]) -> None:
     """Renames unreadable steps to damaged_checkpoint_<step>, so that training can save those steps anew."""
-    for step in steps:
+    for step in steps if processes.is_first() else ():
       name = f"{PREFIX}_{step}"
       target = self.folder / f"damaged_{name}"
       if target.exists():
@@ -197,6 +202,7 @@ class Checkpoints:
       (self.folder / name).rename(target)
       print(f"warning: {name} was moved to {target.name}", file=sys.stderr)
     if steps:
+      processes.wait_for_all("damaged checkpoints are aside")
       self._manager.reload()
 
   def _read_model(self, step: int, target: PyTree) -> PyTree:

@@ -101,19 +101,6 @@ class EmbeddingBank:
       )
     self._rows[rows] = values
 
-  def borrow(self, rows: Int[np.ndarray, "q"], *, seed: int) -> None:
-    """Gives each of these examples the embedding of one that a step has seen, by chance: it lands in a cluster by chance.
-
-    For the few that an epoch leaves over, where they cannot be encoded. Raises: UserError if they are more than half.
-    """
-    seen = np.setdiff1d(np.arange(len(self._rows)), rows)
-    if len(seen) < len(rows):
-      raise UserError(
-        f"{len(rows)} of {len(self._rows)} examples have no embedding in the bank yet, so they cannot be clustered. Begin "
-        "CLUSTER_SIZES with (0, 1): random batches until each example has been seen."
-      )
-    self._rows[rows] = self._rows[np.random.default_rng(seed).choice(seen, len(rows))]
-
   def close(self) -> None:
     """Gives the folder free for another training's bank."""
     self._lock.close()

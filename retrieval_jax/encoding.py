@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from tqdm import tqdm
 
-from retrieval_jax import progress
+from retrieval_jax import progress, watchdog
+from retrieval_jax.data.row_tokens import RowTokens
 from retrieval_jax.data.text_inputs import Text, TextInputs
 from retrieval_jax.errors import UserError
 from retrieval_jax.length_batches import bucket, length_batches, row_counts
@@ -74,7 +75,8 @@ class Encoder(NamedTuple):
   dtype: of the activations; embeddings come out in float32. How exactly "float32" multiplies is the backend's choice (TF32
   on GPUs, one pass of bfloat16 on TPUs); set jax_default_matmul_precision="float32" for more.
   A batch has one of the few shapes of `shapes`, each compiled once, whatever is encoded (lengths in multiples of 16 ran at
-  3.1 times the rate of padding to 128). While a batch is on the device the next is gathered.
+  3.1 times the rate of padding to 128). While a batch is on the device the next is gathered. Several processes encode together:
+  all call the same methods, each reads the rows of its own devices, and all get all embeddings.
   """
 
   model: TowerPair
@@ -170,19 +172,23 @@ class Encoder(NamedTuple):
         real = rows >= 0
         with _explaining_memory(self.budget):
           found = np.asarray(embedded)[real]
+        watchdog.beat()
         bar.update(len(found))
         return rows[real], _stored(found, dtype, side, lambda i: store.name(int(rows[real][i])))
 
       for rows, length in self._span_batches(store, spans):
-        tokens = store.gather(rows)[:, :length]
-        tokens = np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])))
+        tokens = RowTokens(store, rows, length)
         with _explaining_memory(self.budget):
-          embedded = run(self.params, jnp.asarray(tokens))
+          embedded = run(self.params, self._placed(tokens))
         if pending is not None:
           yield finished(*pending)
         pending = rows, embedded
       if pending is not None:
         yield finished(*pending)
+
+  def _placed(self, tokens: RowTokens) -> Array:
+    """Returns a batch's tokens on the devices; each of several processes reads the rows of its own."""
+    return jnp.asarray(tokens[:]) if jax.process_count() == 1 else self.partitioner.put_rows(tokens)
 
   def _span_batches(self, store: Rows, spans: Sequence[range]) -> Iterator[tuple[Int[np.ndarray, "q"], int]]:
     """Yields (rows, padded length) of every batch of every span; -1 pads."""

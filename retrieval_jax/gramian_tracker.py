@@ -55,8 +55,6 @@ def check_period(period: int) -> None:
   """Raises UserError for a GRAMIAN_PERIOD that cannot be."""
   if type(period) is not int or period < 0:
     raise UserError(f"GRAMIAN_PERIOD={period!r}: expected a whole number of at least 0.")
-  if period and jax.process_count() > 1:
-    raise UserError("GRAMIAN_PERIOD: several processes cannot encode together yet. Set it to 0.")
 
 
 class GramianTracker:
@@ -85,8 +83,9 @@ class GramianTracker:
     self._ratios: list[float] = []
     self._said: set[str] = set()
     self._next: int | None = None  # the number of the next step
-    self._embed = jax.jit(partitioner.traced(self._embeddings))
-    self._look = jax.jit(partitioner.traced(self._gradients))
+    whole = partitioner.replicated
+    self._embed = jax.jit(partitioner.traced(self._embeddings), out_shardings=whole)
+    self._look = jax.jit(partitioner.traced(self._gradients), out_shardings=whole)
 
   def watching(self, step: Step) -> Step:
     """Returns the step that tracks on the way. It keeps the embeddings of one batch, and waits for the device where it
@@ -103,10 +102,10 @@ class GramianTracker:
       unit = any(bool(own.unit) for own in states(state.loss_state).values())
       exact = exact_gramians(encoder, self._data, unit=unit)
       before, gradients = self._look(state.params, state.loss_state, batch)
-      used = jax.tree.map(jnp.copy, estimates(state.loss_state))  # the step takes the state's memory
+      used = _here(estimates(state.loss_state))  # copies: the step takes the state's memory
       state, metrics = step(state, batch)
       if self._recipe.loss.before is not None:  # it made an estimate of its own before it learnt
-        used = estimates(state.loss_state)
+        used = _here(estimates(state.loss_state))
       after = self._embed(state.params, batch)
       found = _numbers(exact, used)
       rate = effective_rate(before, after, gradients)
@@ -167,7 +166,7 @@ class GramianTracker:
       )
 
   def _say(self, kind: str, message: str) -> None:
-    if kind not in self._said:
+    if kind not in self._said and jax.process_index() == 0:
       tqdm.write(message, file=sys.stderr)
     self._said.add(kind)
 
@@ -182,6 +181,11 @@ def effective_rate(before: Sides, after: Sides, gradients: Sides) -> float:
   whole = sum(float(np.sum(g**2)) for g in pulled)
   along = -sum(float(np.sum(m * g)) for m, g in zip(moved, pulled, strict=True))
   return along / whole if whole and math.isfinite(along) else 0.0
+
+
+def _here(estimated: Mapping[str, Gramians]) -> Mapping[str, Gramians]:
+  """Returns copies on this process's own device: of several processes the state is on the devices of all."""
+  return jax.tree.map(lambda x: jnp.asarray(np.array(x)), dict(estimated))
 
 
 def _numbers(exact: Gramians, estimated: Mapping[str, Gramians]) -> dict[str, float]:

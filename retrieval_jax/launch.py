@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrieval_jax import configuration
+from retrieval_jax import configuration, exit_codes
 from retrieval_jax.bag_section import bag_section
 from retrieval_jax.config_changes import changed_settings
 from retrieval_jax.errors import UserError
@@ -27,7 +27,8 @@ TEXT_MACROS = frozenset(("QUERY_PREFIX", "PASSAGE_PREFIX", "PASSAGE_TEMPLATE"))
 
 
 class Program(NamedTuple):
-  """function: module-level name in retrieval_jax.<program>. reads_model: takes the model section from MODEL_DIR."""
+  """function: module-level name in retrieval_jax.<program>. reads_model: takes the model section from MODEL_DIR. distributed:
+  several processes can run it together."""
 
   function: str
   reads_model: bool
@@ -35,19 +36,28 @@ class Program(NamedTuple):
   takes_queries: bool = False
   compares: bool = False
   plans: bool = False
+  distributed: bool = False
 
 
 PROGRAMS = {
   "train": Program(
-    "train", False, "--gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR=/tmp/run"
+    "train",
+    False,
+    "--gin_file=experiments/pydocs_minilm_samtone.gin --gin.MODEL_DIR=/tmp/run",
+    distributed=True,
   ),
-  "eval": Program("evaluate", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run", compares=True),
-  "encode": Program("encode", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run"),
+  "eval": Program(
+    "evaluate", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run", compares=True, distributed=True
+  ),
+  "encode": Program("encode", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run", distributed=True),
   "search": Program(
     "search", True, '--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run "sort an array"', True
   ),
   "mine": Program(
-    "mine", True, "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.OUTPUT_PATH=/tmp/negatives.tsv"
+    "mine",
+    True,
+    "--gin_file=data/pydocs.gin --gin.MODEL_DIR=/tmp/run --gin.OUTPUT_PATH=/tmp/negatives.tsv",
+    distributed=True,
   ),
   "fuse": Program(
     "fuse",
@@ -74,20 +84,52 @@ def main(program: str, argv: Sequence[str] | None = None) -> None:
     run(program, sys.argv[1:] if argv is None else argv)
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
-    sys.exit(130)
+    _end(exit_codes.INTERRUPTED)
   except UserError as error:
     message = str(error).split("\n  In call to configurable")[0]
     print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+    _end(exit_codes.BAD_INPUT)
   except OSError as error:
     cause = _cause(error)
     if cause.errno not in REFUSED:
+      _end_of_several(error)
       raise
     print(
       f"error: {cause.filename}: {cause.strerror}. Make room there, correct the rights, or name another folder.",
       file=sys.stderr,
     )
-    sys.exit(2)
+    _end(exit_codes.BAD_INPUT)
+  except Exception as error:
+    _end_of_several(error)
+    raise
+  if _is_of_several():
+    _end(exit_codes.DONE)
+
+
+def _end(code: int) -> None:
+  """Ends the program; of several processes at once, since jax's own end would wait for all of them."""
+  if not _is_of_several():
+    sys.exit(code)
+  from retrieval_jax import processes
+
+  processes.leave(code)
+
+
+def _end_of_several(error: Exception) -> None:
+  """Ends this process of several by its error; returns where there is one process, which may raise it."""
+  if not _is_of_several():
+    return
+  from retrieval_jax import processes
+
+  processes.leave_for(error)
+
+
+def _is_of_several() -> bool:
+  if "jax" not in sys.modules:
+    return False
+  from retrieval_jax import processes
+
+  return processes.are_several()
 
 
 def _cause(error: OSError) -> OSError:
@@ -127,6 +169,7 @@ def run(program: str, argv: Sequence[str]) -> object:
     raise UserError(f"{hint}\n{error}" if hint else str(error)) from None
   configuration.finalize()
   configured = gin.get_configurable(f"{program}.{spec.function}")
+  _join_processes(spec, flags)
 
   def on_start(folder: pathlib.Path) -> None:
     write = write_record if spec.reads_model else write_run_files
@@ -176,6 +219,8 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
     parser.add_argument(
       "--qrels", metavar="FILE", help="judgements that --compare measures two TREC run files by"
     )
+  if spec.distributed:
+    _add_process_flags(parser)
   if spec.plans:
     parser.add_argument(
       "--topology",
@@ -189,6 +234,38 @@ def parse_flags(program: str, argv: Sequence[str]) -> tuple[argparse.Namespace, 
   bindings = [_binding(a) for a in argv if a.startswith("--gin.")]
   flags = parser.parse_args([a for a in argv if not a.startswith("--gin.")])
   return flags, bindings
+
+
+def _add_process_flags(parser: argparse.ArgumentParser) -> None:
+  group = parser.add_argument_group(
+    "several processes", "found out from SLURM or the TPU's metadata, or given to each process:"
+  )
+  group.add_argument("--coordinator_address", metavar="HOST:PORT", help="of process 0, a free port there")
+  group.add_argument("--num_processes", "--process_count", type=int, metavar="N", help="how many there are")
+  group.add_argument(
+    "--process_id", "--process_index", type=int, metavar="I", help="which this one is, from 0"
+  )
+  group.add_argument(
+    "--initialization_timeout",
+    type=int,
+    default=300,
+    metavar="S",
+    help="seconds to wait for the others (default: 300)",
+  )
+
+
+def _join_processes(spec: Program, flags: argparse.Namespace) -> None:
+  """Makes this process one of its run's, if the run has several."""
+  if not spec.distributed:
+    return
+  from retrieval_jax import processes
+
+  processes.start(
+    processes.ProcessOptions(
+      flags.coordinator_address, flags.num_processes, flags.process_id, flags.initialization_timeout
+    ),
+    takes_notice=spec.function == "train",
+  )
 
 
 def _compare(flags: argparse.Namespace, bindings: Sequence[str]) -> object:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import output_dir
 from retrieval_jax.profiling import FOLDER
+from retrieval_jax.watchdog import check_timeout
 
 
 class LoopOptions(NamedTuple):
@@ -16,6 +17,8 @@ class LoopOptions(NamedTuple):
   profile_steps (PROFILE_STEPS): (first, end) traces the steps first <= number < end, as the log numbers them; None: none.
     Leave the first step out, which compiles.
   profile_dir (PROFILE_DIR): the trace's folder; None: MODEL_DIR/profile.
+  step_timeout (STEP_TIMEOUT): seconds without a step after which each of several processes ends with exit code 75, because one
+    of them hangs; None: never. Compiling, saving and evaluating may take an hour more. A single process is not watched.
 
   Example: `LoopOptions(profile_steps=(10, 13))` traces steps 10, 11 and 12.
   """
@@ -24,12 +27,14 @@ class LoopOptions(NamedTuple):
   batches_ahead: int = 2
   profile_steps: tuple[int, int] | None = None
   profile_dir: str | None = None
+  step_timeout: float | None = 600.0
 
   def check(self, total_steps: int) -> None:
     """Raises UserError for settings that cannot be."""
     for name, value, least in (("LOG_PERIOD", self.log_period, 1), ("BATCHES_AHEAD", self.batches_ahead, 0)):
       if type(value) is not int or value < least:
         raise UserError(f"{name}={value!r}: expected a whole number of at least {least}.")
+    check_timeout(self.step_timeout)
     steps = self.profile_steps
     if steps is None:
       return

@@ -1,10 +1,13 @@
 """A hash of a model's parameters: what tells the embeddings of one checkpoint from those of another."""
 
+import functools
 import hashlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 
@@ -17,9 +20,17 @@ def parameter_digest(params: PyTree[Array]) -> str:
   return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in _sums(params))).hexdigest()[:16]
 
 
-@jax.jit
 def _sums(params: PyTree[Array]) -> list[Array]:
-  return [_bit_sums(x) for x in jax.tree.leaves(params)]
+  leaves = jax.tree.leaves(params)
+  placed = [x.sharding for x in leaves if isinstance(x, jax.Array)]
+  mesh = placed[0].mesh if placed and isinstance(placed[0], NamedSharding) else None
+  return _jitted(None if mesh is None else NamedSharding(mesh, PartitionSpec()))(leaves)
+
+
+@functools.lru_cache(maxsize=8)
+def _jitted(whole: NamedSharding | None) -> Callable:
+  """One a mesh, whose sums every process can read."""
+  return jax.jit(lambda leaves: [_bit_sums(x) for x in leaves], out_shardings=whole)
 
 
 def _bit_sums(x: Array) -> Array:

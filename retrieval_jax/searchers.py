@@ -1,5 +1,6 @@
 """Searchers: what ranks a corpus for queries. A checkpoint's embeddings, or BM25."""
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from retrieval_jax import processes
 from retrieval_jax.data.dataset import RetrievalData, Source
 from retrieval_jax.embedding_writer import Manifest, is_complete, writing
 from retrieval_jax.embeddings import ROWS_PER_SHARD, Layout, ShardedEmbeddings, open_embeddings
@@ -149,17 +151,24 @@ class DenseSearcher(NamedTuple):
       return EncodedSide(embeddings, None, len(store), time.monotonic() - start)
     manifest = Manifest(self._identity(store.fingerprint), layout, self._note(data))
     own = parent / NAMES[side]
-    for folder in (own, *sorted(parent.parent.parent.glob(f"*/{parent.name}/{NAMES[side]}"))):
-      if is_complete(folder, manifest):
-        return EncodedSide(open_embeddings(folder), folder, 0, 0.0)
-    with writing(own, manifest) as writer:
-      missing = writer.missing()
-      spans = [writer.layout.span(number) for number in missing]
+    others = sorted(parent.parent.parent.glob(f"*/{parent.name}/{NAMES[side]}"))
+    # Of several processes the first one looks and writes; the folder is theirs in common.
+    found = processes.agree(next((str(f) for f in (own, *others) if is_complete(f, manifest)), None))
+    if found is not None:
+      return EncodedSide(open_embeddings(pathlib.Path(found)), pathlib.Path(found), 0, 0.0)
+    with contextlib.ExitStack() as stack:
+      writer = stack.enter_context(writing(own, manifest)) if processes.is_first() else None
+      missing = [] if writer is None else [(n, *_ends(writer.layout.span(n))) for n in writer.missing()]
+      missing = processes.agree(missing)
+      spans = [range(first, stop) for _, first, stop in missing]
       shards = self.encoder.spans(side, store, spans, dtype=self.embedding_dtype)
-      for number, span in zip(missing, spans, strict=True):
-        # Held by nobody once it is written: there is one shard in memory.
-        writer.write(number, next(shards), store.ids[span.start : span.stop])
-      return EncodedSide(open_embeddings(own), own, sum(map(len, spans)), time.monotonic() - start)
+      for number, first, stop in missing:
+        shard = next(shards)
+        if writer is not None:
+          writer.write(number, shard, store.ids[first:stop])
+        del shard  # there is one in memory
+    processes.wait_for_all(f"{NAMES[side]} are encoded")
+    return EncodedSide(open_embeddings(own), own, sum(map(len, spans)), time.monotonic() - start)
 
   def _identity(self, tokens_fingerprint: str) -> dict[str, str]:
     """Returns what decides the embeddings of a side."""
@@ -172,6 +181,10 @@ class DenseSearcher(NamedTuple):
 
   def _note(self, data: RetrievalData) -> dict[str, str]:
     return {"checkpoint": self.checkpoint, "task": data.name}
+
+
+def _ends(span: range) -> tuple[int, int]:
+  return span.start, span.stop
 
 
 class BM25Searcher(NamedTuple):

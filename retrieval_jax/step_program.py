@@ -6,8 +6,10 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from retrieval_jax import processes
 from retrieval_jax.records import Batch
 from retrieval_jax.train_state import TrainState
+from retrieval_jax.watchdog import LONG
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -28,6 +30,7 @@ class StepProgram:
     if self._ran:
       return self._jitted(state, batch)
     _say(memory_of(self._jitted.lower(state, batch).compile()))  # pyright: ignore[reportFunctionMemberAccess]
+    processes.meet("the step is compiled", timeout=LONG)
     done = jax.block_until_ready(self._jitted(state, batch))
     _say(memory_in_use(jax.local_devices()))
     self._ran = True

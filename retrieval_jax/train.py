@@ -1,6 +1,7 @@
 """The training program: parts that fit together, a state, a loop. `python -m retrieval_jax.train --gin_file=...`."""
 
 import contextlib
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -8,17 +9,18 @@ from collections.abc import Callable, Mapping
 import jax
 from tqdm import tqdm
 
-from retrieval_jax import progress
+from retrieval_jax import processes, progress
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.data import mixture
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.errors import UserError
+from retrieval_jax.exit_codes import STOPPED
 from retrieval_jax.gramian_tracker import GramianTracker, check_period
 from retrieval_jax.interruption import StopRequest, exclusive
 from retrieval_jax.loop_options import LoopOptions
 from retrieval_jax.model_info import write_model_info
 from retrieval_jax.partitioning import Partitioner
-from retrieval_jax.paths import output_dir
+from retrieval_jax.paths import atomic_write, output_dir
 from retrieval_jax.recipe import (
   Recipe,
   check_best_metric,
@@ -54,7 +56,8 @@ def train(
   """Trains until step total_steps, going on from MODEL_DIR's newest checkpoint; returns the last step's metrics.
 
   Resume is exact: the rows of step t are a function of (seed, t), dropout keys of (seed, t), and everything else is in
-  the checkpoint. SIGTERM and Ctrl-C finish the step, save and return.
+  the checkpoint. SIGTERM and Ctrl-C finish the step, save, write MODEL_DIR/STOPPED and return. Several processes train
+  together (processes.py), each on its rows of the global batch.
   dry_run: check that the parts fit, tokenise the data, read the pretrained weights, say what would be trained, and stop;
   the training then starts from the cache (and without TensorFlow). Nothing is written to MODEL_DIR.
   on_start: called with MODEL_DIR once the parts fit together and before the first step (writes the configuration).
@@ -101,25 +104,28 @@ def train(
     return {}
 
   manifest = manifest_of(recipe, data, seed)
+  processes.check_same("model and data", manifest)
   with (
     _alone(folder),
     contextlib.closing(batches),
     Checkpoints(folder, checkpoints) as saved,
     StopRequest() as stop,
+    processes.leaving_on_failure(),
   ):
     state, start = _start(recipe, saved, partitioner, data, seed)
     before = saved.manifest(start) if start else {}
     if start:
       check_resume(folder, before, manifest)
       warn_of_other_rows(before, manifest, recipe.loss)
+    if processes.is_first():
+      (folder / STOPPED).unlink(missing_ok=True)
     if start >= total_steps:
-      print(
-        f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr
-      )
+      _say_nothing_to_do(folder, start, total_steps)
       return {}
-    if on_start is not None and jax.process_index() == 0:
-      on_start(folder)
-      write_model_info(folder / "model-info.txt", recipe.retriever.model, partitioner)
+    if processes.is_first():
+      if on_start is not None:
+        on_start(folder)
+      write_model_info(folder / "model-info.txt", recipe.retriever.model, state, partitioner)
     _describe(recipe, partitioner, data, batches, start, total_steps, loop)
     batches.start(folder, partitioner, step=start, manifest=before)
     step_fn = partitioner.jit_step(step_of_parts, jax.tree.map(lambda x: x.sharding, state))
@@ -157,7 +163,7 @@ def train(
           log.write(done, {**metrics, **around})
           bar.set_postfix_str(f"loss {metrics['loss']:.4f}, {around['examples_per_second']:.1f} examples/s")
         evaluates = recipe.evaluates_at(done)
-        saves = done % checkpoints.period == 0 or done == total_steps or stop.requested
+        saves = stop.after(done) or done % checkpoints.period == 0 or done == total_steps
         saves |= evaluates and checkpoints.best_metric is not None  # the best step may be this one
         if saves or evaluates:
           with steps.aside():
@@ -165,25 +171,40 @@ def train(
             scores: Mapping[str, float] = {}
             try:
               if not stop.requested:  # whoever stops a run may be in a hurry
-                scores = evaluation(state, done)
+                with stop.leaving(f"the evaluation of step {done}"):
+                  scores = evaluation(state, done)
                 if scores:
                   log.write(done, scores)
                   _show(done, scores)
             finally:  # an evaluation that fails costs no training
-              if saves:
+              if saves or stop.requested:
                 saved.save(done, state, manifest={**manifest, **batches.save(done)}, metrics=scores or None)
                 batches.prune(saved.steps())
         if stop.requested:
-          tqdm.write(
-            f"stopped at step {done} as requested; the same command goes on from there", file=sys.stderr
-          )
           break
     saved.wait()
     batches.prune(saved.steps())
     log.close()
-  if jax.process_index() == 0:
+    if stop.requested and done < total_steps:
+      _leave_word(folder, done)
+  if processes.is_first():
     print(f"{folder / f'checkpoint_{done}'} is written; python -m retrieval_jax.eval measures it", flush=True)
   return metrics
+
+
+def _say_nothing_to_do(folder: pathlib.Path, start: int, total_steps: int) -> None:
+  if processes.is_first():
+    print(
+      f"{folder} is at step {start} already, TRAIN_STEPS is {total_steps}: nothing to do", file=sys.stderr
+    )
+
+
+def _leave_word(folder: pathlib.Path, step: int) -> None:
+  """Says that the training was stopped and would go on, on stderr and to the scripts that start it again."""
+  if processes.is_first():
+    with atomic_write(folder / STOPPED) as file:
+      json.dump({"step": step}, file)
+    print(f"stopped at step {step} as requested; the same command goes on from there", file=sys.stderr)
 
 
 def _show(step: int, scores: Mapping[str, float]) -> None:

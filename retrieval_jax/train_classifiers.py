@@ -165,7 +165,7 @@ class _Run(NamedTuple):
           }
           log.write(done, numbers)
           bar.set_postfix_str(f"loss {numbers['loss']:.4f}, {numbers['examples_per_second']:.1f} points/s")
-        if done % policy.period == 0 or done == total or self.stop.requested:
+        if self.stop.after(done) or done % policy.period == 0 or done == total:
           with watch.paused():
             guard.metrics()  # a step that is not finite is not saved
             self.saved.save(done, state, manifest={**self.manifest, **self.batches.saved()})

@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from tqdm import tqdm
 
-from retrieval_jax import batch_artefacts
+from retrieval_jax import batch_artefacts, processes
 from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, cluster_state, step_of
 from retrieval_jax.batching.base import Batcher, Plan
 from retrieval_jax.batching.shuffled import shuffled
 from retrieval_jax.data import dataset
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.hard_negatives import HardNegatives
+from retrieval_jax.data.row_tokens import RowTokens
 from retrieval_jax.embedding_bank import EmbeddingBank
 from retrieval_jax.encoding import Encoder
 from retrieval_jax.errors import UserError
@@ -52,13 +53,9 @@ class TrainingBatches:
 
   def __init__(self, recipe: Recipe, data: RetrievalData, plan: Plan, *, seed: int):
     recipe.clusters.check()
-    if jax.process_count() > 1 and (
-      recipe.negatives.refresh is not None
-      or (recipe.batcher.refreshes and (recipe.clusters.embeddings == "encode" or recipe.clusters.on_devices))
-    ):
+    if jax.process_count() > 1 and recipe.batcher.refreshes and recipe.clusters.on_devices:
       raise UserError(
-        "several processes cannot encode or cluster together yet: set CLUSTER_EMBEDDINGS='bank' and CLUSTER_ON_DEVICES=False, "
-        "and mine hard negatives between trainings (python -m retrieval_jax.mine) instead of NEGATIVE_REFRESH."
+        "CLUSTER_ON_DEVICES: several processes cannot cluster together. Leave it False: process 0 clusters on its cores."
       )
     if data.chosen is not None and recipe.negatives.refresh is not None:
       raise UserError(
@@ -68,6 +65,8 @@ class TrainingBatches:
     self.bank: EmbeddingBank | None = None
     self._queries: Array | None = None
     self._estimation = _estimation(recipe, data, seed)
+    # Several processes read the tokens of their own rows alone, when they place them.
+    self._reading: dict[str, Any] = {"read": RowTokens} if jax.process_count() > 1 else {}
     self._in_force: dict[str, str | None] = {CLUSTERS: None, NEGATIVES: None}
 
   @property
@@ -76,7 +75,7 @@ class TrainingBatches:
     return self._recipe.batcher.refreshes and self._recipe.clusters.embeddings == "bank"
 
   def make(self, step: int) -> Batch:
-    """Returns the batch of a step (numpy)."""
+    """Returns the batch of a step (numpy; of several processes tokens that are read when they are placed)."""
     batcher, plan = self._recipe.batcher, self.plan
     batch = dataset.make_batch(
       self._data,
@@ -84,12 +83,14 @@ class TrainingBatches:
       seed=self._seed,
       epoch=batcher.epochs(plan, step),
       hard_negatives=self._recipe.negatives.per_query,
+      **self._reading,
     )
     if self._estimation is None:
       return batch
     other, plan = self._estimation
     rows, epochs = other.rows(plan, step), other.epochs(plan, step)
-    return batch._replace(estimation=dataset.make_batch(self._data, rows, seed=plan.seed, epoch=epochs))
+    estimation = dataset.make_batch(self._data, rows, seed=plan.seed, epoch=epochs, **self._reading)
+    return batch._replace(estimation=estimation)
 
   def describe(self, total_steps: int) -> list[str]:
     """Returns the lines to print at the start: where clusters come from, and the bytes that takes; none for other batches."""
@@ -192,8 +193,9 @@ class TrainingBatches:
     """Deletes what none of the checkpoints that are kept needs. steps: theirs."""
     used = self.has_bank or any(self._in_force.values())
     if used and steps and jax.process_index() == 0:
-      for kind in (CLUSTERS, NEGATIVES, BANK):
+      for kind in (CLUSTERS, NEGATIVES):
         batch_artefacts.prune(self._folder, kind, min(steps))
+      batch_artefacts.prune(self._folder, BANK, min(steps), earlier=0)
 
   def ages(self, step: int) -> dict[str, float]:
     """Returns how many steps ago clusters and negatives were made, to log."""
@@ -208,12 +210,15 @@ class TrainingBatches:
     batcher, options = self._recipe.batcher, self._recipe.clusters
     path = artefact(self._folder, CLUSTERS, step)
     mesh = self._partitioner.mesh if options.on_devices else None
+    if self.has_bank:
+      self._fill_bank(state)
 
     def compute() -> batch_artefacts.Arrays:
       return as_arrays(batcher.refresh(self.plan, self._embeddings(state), step=step, mesh=mesh).state)
 
     record = {**self._record(), "batcher": described(batcher), "batch_size": batcher.batch_size}
-    self._take_clusters(batch_artefacts.write_once(path, record, compute), path.name)
+    arrays = batch_artefacts.write_once(path, record, compute, together=not self.has_bank)
+    self._take_clusters(arrays, path.name)
     size = float(self.plan.state["cluster_size"])
     self._say(
       f"step {step:,}: batches are made of clusters of {size:.0f} of {self._data.num_examples:,} examples"
@@ -237,7 +242,8 @@ class TrainingBatches:
       table = HardNegatives.from_pairs(mined.query_rows, mined.passage_rows, self._data.queries.num_rows)
       return table._asdict()
 
-    arrays = batch_artefacts.write_once(path, {**self._record(), "depth": depth}, compute)
+    record = {**self._record(), "depth": depth}
+    arrays = batch_artefacts.write_once(path, record, compute, together=True)
     self._take_negatives(arrays, path.name)
     assert self._data.negatives is not None
     mean = float(self._data.negatives.counts[self._data.examples].mean())
@@ -280,17 +286,23 @@ class TrainingBatches:
     return {"task_fingerprint": self._data.fingerprint, "seed": self._seed}
 
   def _embeddings(self, state: TrainState) -> Float[np.ndarray, "e d"]:
-    """Returns the embedding of each example's query, from the bank as far as it has them."""
-    store, rows = self._data.queries, self._data.examples
+    """Returns the embedding of each example's query: the bank's, or encoded."""
     if self.bank is None:
-      return self._encoder(state).queries(SomeRows(store, rows))
-    self.bank.flush()
-    missing = np.flatnonzero(self.bank.missing)
-    if len(missing) and jax.process_count() > 1:
-      self.bank.borrow(missing, seed=self._seed)
-    elif len(missing):
-      self.bank.write(missing, self._encoder(state).queries(SomeRows(store, rows[missing])))
+      return self._encoder(state).queries(SomeRows(self._data.queries, self._data.examples))
     return self.bank.embeddings
+
+  def _fill_bank(self, state: TrainState) -> None:
+    """Encodes what no step has seen, all processes together; the bank is process 0's."""
+    missing: list[int] = []
+    if self.bank is not None:
+      self.bank.flush()
+      missing = np.flatnonzero(self.bank.missing).tolist()
+    rows = np.asarray(processes.agree(missing), np.int64)
+    if not len(rows):
+      return
+    embeddings = self._encoder(state).queries(SomeRows(self._data.queries, self._data.examples[rows]))
+    if self.bank is not None:
+      self.bank.write(rows, embeddings)
 
   def _encoder(self, state: TrainState) -> Encoder:
     return Encoder(self._recipe.retriever.model, state.params["model"], self._partitioner)

@@ -4,8 +4,10 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
+import jax
 from jaxtyping import Array
 
+from retrieval_jax import processes
 from retrieval_jax.batches_ahead import BatchesAhead
 from retrieval_jax.compilations import Compilations
 from retrieval_jax.gramian_tracker import GramianTracker
@@ -19,6 +21,7 @@ from retrieval_jax.step_program import StepProgram
 from retrieval_jax.train_state import TrainState
 from retrieval_jax.training_batches import TrainingBatches
 from retrieval_jax.training_log import Stopwatch
+from retrieval_jax.watchdog import Watchdog
 
 
 class TrainingSteps:
@@ -26,8 +29,8 @@ class TrainingSteps:
 
   step: the jitted one. end: the number of the last step. folder: MODEL_DIR.
 
-  Within the `with` block batches are made ahead (batches_ahead.py), compilations counted (compilations.py) and the steps of
-  `options.profile_steps` traced (profiling.py).
+  Within the `with` block batches are made ahead (batches_ahead.py), compilations counted (compilations.py), the steps of
+  `options.profile_steps` traced (profiling.py), and a run of several processes ended when it stands still (watchdog.py).
 
   Example:
     with TrainingSteps(step, recipe, batches, tracker, partitioner, options=LoopOptions(), folder=folder, end=100) as steps:
@@ -55,7 +58,11 @@ class TrainingSteps:
       recipe.step,
       recipe.batcher.batch_size,
     )
+    self._watchdog = Watchdog(
+      options.step_timeout if jax.process_count() > 1 else None, processes.described()
+    )
     self._watch = Stopwatch(recipe.batcher.batch_size)
+    self._ran = False
     self._profile = ProfiledSteps(options.profile_steps, options.folder(folder))
     self._ahead = BatchesAhead(
       lambda number: partitioner.put_batch(batches.make(number)),
@@ -69,6 +76,7 @@ class TrainingSteps:
       stack.enter_context(contextlib.closing(self._ahead))
       stack.enter_context(contextlib.closing(self._profile))
       stack.enter_context(self._compilations)
+      stack.enter_context(self._watchdog)
       self._open = stack.pop_all()
     return self
 
@@ -78,7 +86,7 @@ class TrainingSteps:
   @contextlib.contextmanager
   def aside(self) -> Iterator[None]:
     """What is done inside the block is not training: its time does not count, and it may compile."""
-    with self._watch.paused(), self._compilations.expected():
+    with self._watch.paused(), self._compilations.expected(), self._watchdog.aside():
       yield
 
   def run(self, step: int, state: TrainState, *, fresh: bool) -> TrainState:
@@ -90,8 +98,11 @@ class TrainingSteps:
     if fresh:
       self._ahead.forget()
     batch = self._ahead.take(step)
-    with self._watch.on_device(), self._profile.step(number), self._compilations.expected():
+    first = contextlib.nullcontext() if self._ran else self._watchdog.aside()  # compiles
+    self._ran = True
+    with first, self._watch.on_device(), self._profile.step(number), self._compilations.expected():
       state = self._guard.run(number, state, batch)
+    self._watchdog.beat()
     self._profile.after(number, state)
     self._batches.hold(step)
     self._watch.tick()

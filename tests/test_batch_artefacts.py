@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from retrieval_jax import batch_artefacts
-from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, write_once
+from retrieval_jax.batch_artefacts import artefact, as_arrays, as_state, step_of, write_once
 from retrieval_jax.errors import UserError
 
 RECORD = {"seed": 0, "task_fingerprint": "a"}
@@ -57,12 +57,16 @@ def test_what_checkpoints_need_is_kept(tmp_path):
     write_once(artefact(tmp_path, "clusters", step), RECORD, lambda: {"x": np.zeros(1)})
     np.save(tmp_path / f"bank_{step:08d}.npy", np.zeros(1))
   (tmp_path / "bank.npy").write_bytes(b"the working file")
+  batch_artefacts.prune(
+    tmp_path, "clusters", 20
+  )  # a checkpoint after 20 batches was made with those of step 10
+  assert [step_of(path) for path in sorted(tmp_path.glob("clusters*"))] == [10, 20, 30]
   batch_artefacts.prune(tmp_path, "clusters", 25)  # at step 25 those of step 20 are in force
   assert sorted(path.name for path in tmp_path.glob("clusters*")) == [
     "clusters_00000020.npz",
     "clusters_00000030.npz",
   ]
-  batch_artefacts.prune(tmp_path, "bank", 20)
+  batch_artefacts.prune(tmp_path, "bank", 20, earlier=0)
   assert sorted(path.name for path in tmp_path.glob("bank*")) == [
     "bank.npy",
     "bank_00000020.npy",

@@ -71,19 +71,6 @@ def test_a_copy_of_other_examples_or_none_is_refused(tmp_path):
     other.load(tmp_path / "half.npy")
 
 
-def test_borrowed_rows_are_those_of_examples_that_were_seen(tmp_path):
-  bank = EmbeddingBank(tmp_path, 4, 1, dtype="float32")
-  bank.write(rows(0, 2, 3), np.array([[1.0], [2.0], [3.0]]))
-  bank.borrow(rows(1), seed=0)
-  assert bank.embeddings[1, 0] in (1, 2, 3)
-  cold = EmbeddingBank(tmp_path / "cold", 4, 1)
-  cold.write(rows(0), np.array([[1.0]]))
-  with pytest.raises(
-    UserError, match=r"3 of 4 examples have no embedding.*Begin CLUSTER_SIZES with \(0, 1\)"
-  ):
-    cold.borrow(rows(1, 2, 3), seed=0)
-
-
 def test_two_trainings_do_not_share_a_bank(tmp_path):
   bank = EmbeddingBank(tmp_path, 2, 2)
   bank.write(rows(0), np.array([[1.0, 2.0]]))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "retrieval_jax"
-L0 = {"errors", "paths", "progress", "records", "scoring", "sharding"}
+L0 = {"errors", "exit_codes", "paths", "progress", "records", "scoring", "sharding", "watchdog"}
 L1 = {"data", "batching", "models", "losses", "index", "metrics", "interop"}
 L3 = {
   "train",

@@ -1,7 +1,7 @@
 """RetrievalData: queries, passages and who answers whom, tokenised and ready for batches."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,6 +180,7 @@ def make_batch(
   seed: int,
   epoch: int | Int[np.ndarray, "q"],
   hard_negatives: int = 0,
+  read: Callable[[Any, np.ndarray], Any] = lambda store, rows: store.gather(rows),
 ) -> Batch:
   """Returns the Batch (numpy) of the given examples; index -1 is padding: weight 0, rows -1, tokens 0.
 
@@ -192,6 +193,7 @@ def make_batch(
   a task of the data is without in-batch negatives, marginals if data has some.
   hard_negatives: so many of data.negatives are drawn for each query in the same way; a query that has fewer leaves
   places empty: row -1, tokens 0, which a loss does not count.
+  read: (store, rows) -> their tokens; `RowTokens` for those of several processes, which read them later and in part.
 
   Raises: IndexError for an index outside [-1, num_examples).
   """
@@ -211,8 +213,8 @@ def make_batch(
   queries, passages = _identities(data.queries, query_rows), _identities(data.passages, passage_rows)
   scores = data.teacher_scores
   return Batch(
-    query_tokens=data.queries.gather(query_rows),
-    passage_tokens=data.passages.gather(passage_rows),
+    query_tokens=read(data.queries, query_rows),
+    passage_tokens=read(data.passages, passage_rows),
     query_rows=queries,
     passage_rows=passages,
     positives=_identities(data.passages, _no_negatives(data, query_rows, positives)),

@@ -246,8 +246,16 @@ def test_two_processes_form_the_same_batches(tiny, tmp_path):
     assert sorted(file["members"].tolist()) == list(range(64))
 
 
-def test_several_processes_do_not_encode_together(monkeypatch, launch, tiny, tmp_path):
+def test_several_processes_do_not_cluster_on_devices(monkeypatch, launch, tiny, tmp_path):
   monkeypatch.setattr("jax.process_count", lambda: 2)
-  for flags in ((*NGAME, "--gin.CLUSTER_EMBEDDINGS='encode'"), ANCE):
-    with pytest.raises(UserError, match="several processes cannot encode or cluster together yet"):
-      launch("train", *tiny, *flags, "--gin.TRAIN_STEPS=6", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  with pytest.raises(UserError, match="CLUSTER_ON_DEVICES: several processes cannot cluster together"):
+    launch(
+      "train",
+      *(
+        *tiny,
+        *NGAME,
+        "--gin.CLUSTER_ON_DEVICES=True",
+        "--gin.TRAIN_STEPS=6",
+        f"--gin.MODEL_DIR={tmp_path / 'run'}",
+      ),
+    )

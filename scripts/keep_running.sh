@@ -65,8 +65,10 @@ interrupted=false
 # A command in the background ignores SIGINT where a shell script starts it, so that SIGTERM stands for both.
 # shellcheck disable=SC2329  # the trap calls it
 pass_on() {
-  asked=true
   interrupted=true
+  # Ctrl-C comes from the terminal and again from whoever hands it on, and a second SIGTERM would end a training unsaved.
+  ! $asked || return 0
+  asked=true
   [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true
 }
 trap pass_on TERM INT

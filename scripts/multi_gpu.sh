@@ -150,6 +150,8 @@ first=
 asked=false
 # shellcheck disable=SC2329  # the trap calls it
 pass_on() {
+  # Ctrl-C comes from the terminal and again from keep_running.sh, and a second SIGTERM would end a training unsaved.
+  ! $asked || return 0
   asked=true
   kill -TERM "${pids[@]}" 2>/dev/null || true
 }

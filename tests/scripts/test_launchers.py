@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -343,3 +344,26 @@ def test_a_job_says_what_is_missing(slurm):
   assert "a program is missing" in slurm("0").stderr
   assert "no virtual environment there" in slurm("0", "eval", RETRIEVAL_JAX_VENV="nowhere").stderr
   assert "this runs under SLURM" in bash("slurm.sbatch", "train").stderr
+
+
+def shown_commands() -> list[list[str]]:
+  """Returns the words of every call of a launcher with a dry run that docs/pods.md shows."""
+  text = (ROOT / "docs" / "pods.md").read_text(encoding="utf-8").replace("\\\n", " ")
+  lines = re.findall(r"^ {4}bash scripts/((?:multi_gpu|tpu_pod)\.sh .*)$", text, re.MULTILINE)
+  return [shlex.split(line) for line in lines]
+
+
+def test_the_calls_that_the_docs_show_are_ones_that_the_scripts_take(tmp_path):
+  (tmp_path / "run.gin").touch()
+  assert {words[0] for words in shown_commands()} == {"multi_gpu.sh", "tpu_pod.sh"}
+  for script, *words in shown_commands():
+    done = subprocess.run(
+      ["bash", SCRIPTS / script, "--dry-run", *words],
+      env={**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"},
+      cwd=tmp_path,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == 0, f"{script} {words}: {done.stderr}"
+    assert done.stdout

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable
 
-from retrieval_jax import paths
+from retrieval_jax import paths, processes
 from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.searchers import DenseSearcher, EncodedSide, require_dense
 
@@ -27,8 +27,10 @@ def encode(
     searcher = searcher._replace(keep_in=paths.output_dir(output_dir, "OUTPUT_DIR"))
   folder = searcher.folder(data)
   assert folder is not None
-  print(_report("passages", searcher.encoded(data, "passage"), int(data.passages.empty.sum())), flush=True)
-  print(_report("queries", searcher.encoded(data, "query"), int(data.queries.empty.sum())), flush=True)
+  for side, name, store in (("passage", "passages", data.passages), ("query", "queries", data.queries)):
+    found = searcher.encoded(data, side)
+    if processes.is_first():
+      print(_report(name, found, int(store.empty.sum())), flush=True)
   return folder
 
 

@@ -1,8 +1,9 @@
 """The evaluation program: a searcher over tasks, a table, metrics.json and run files. `python -m retrieval_jax.eval`."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from retrieval_jax import processes
 from retrieval_jax.decile_report import DECILES_FILE, deciles_text, read_deciles
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import output_dir
@@ -47,6 +48,18 @@ def evaluate(
         label = name if len(searchers) == 1 else f"{name} {one.name}"
         results[label] = values
         rows[label] = {metric: value for metric, value in values.items() if metric in shown.get(name, values)}
+  if processes.is_first():
+    _print(evaluators, searchers, rows, folder)
+  return results
+
+
+def _print(
+  evaluators: Evaluators,
+  searchers: Sequence[Searcher],
+  rows: Mapping[str, Mapping[str, float]],
+  folder: pathlib.Path,
+) -> None:
+  """Prints the table, what deciles there are, and where everything lies."""
   for one in searchers:
     print(f"{one.name} {one.checkpoint}")
   print(table(rows))
@@ -58,7 +71,6 @@ def evaluate(
   for evaluator in evaluators:
     for one in searchers:
       print(f"wrote {evaluator.folder(one, folder) / 'metrics.json'}")
-  return results
 
 
 def _check_all_there(evaluators: Evaluators) -> None:

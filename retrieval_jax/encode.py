@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from retrieval_jax import paths, processes
 from retrieval_jax.data.dataset import RetrievalData
+from retrieval_jax.encoding import NAMES
+from retrieval_jax.models.dual_encoder import Side
 from retrieval_jax.searchers import DenseSearcher, EncodedSide, require_dense
 
 
@@ -27,10 +29,11 @@ def encode(
     searcher = searcher._replace(keep_in=paths.output_dir(output_dir, "OUTPUT_DIR"))
   folder = searcher.folder(data)
   assert folder is not None
-  for side, name, store in (("passage", "passages", data.passages), ("query", "queries", data.queries)):
+  sides: tuple[Side, ...] = ("passage", "query")
+  for side, store in zip(sides, (data.passages, data.queries), strict=True):
     found = searcher.encoded(data, side)
     if processes.is_first():
-      print(_report(name, found, int(store.empty.sum())), flush=True)
+      print(_report(NAMES[side], found, int(store.empty.sum())), flush=True)
   return folder
 
 

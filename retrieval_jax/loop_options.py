@@ -62,4 +62,4 @@ class LoopOptions(NamedTuple):
     first, end = self.profile_steps
     if start >= end - 1:
       return [f"warning: PROFILE_STEPS={self.profile_steps!r} are done already; nothing is traced"]
-    return [f"steps {max(first, start + 1):,} to {end - 1:,} are traced"]
+    return [f"traced: steps {max(first, start + 1):,} to {end - 1:,}"]

@@ -94,7 +94,7 @@ def test_the_folder_of_the_trace(tmp_path):
 
 def test_what_is_said_of_the_trace_at_the_start():
   assert LoopOptions().describe(0) == []
-  assert LoopOptions(profile_steps=(3, 6)).describe(0) == ["steps 3 to 5 are traced"]
-  assert LoopOptions(profile_steps=(3, 6)).describe(4) == ["steps 5 to 5 are traced"]
+  assert LoopOptions(profile_steps=(3, 6)).describe(0) == ["traced: steps 3 to 5"]
+  assert LoopOptions(profile_steps=(3, 6)).describe(4) == ["traced: steps 5 to 5"]
   (line,) = LoopOptions(profile_steps=(3, 6)).describe(5)
   assert line.startswith("warning: PROFILE_STEPS=(3, 6) are done already")

@@ -1,6 +1,7 @@
 """Checkpoints through Orbax: saved asynchronously, kept by rule, restored with fall-back past a damaged newest step."""
 
 import contextlib
+import json
 import pathlib
 import re
 import shutil
@@ -64,6 +65,7 @@ class Checkpoints:
     self.folder = pathlib.Path(folder).absolute()
     self._ocp = ocp
     self._saving: int | None = None
+    self._drop_unreadable_scores(read_only)
     self._manager = ocp.CheckpointManager(
       self.folder,
       options=_options(policy or CheckpointPolicy(), read_only=read_only),
@@ -191,6 +193,26 @@ class Checkpoints:
       f"{self.folder}: no checkpoint can be read. Train anew, or copy the folder again.\n"
       + "\n".join(failures)
     )
+
+  def _drop_unreadable_scores(self, read_only: bool) -> None:
+    """Deletes scores that Orbax cannot read, which would end every start: their checkpoint is then one without any.
+
+    Raises: UserError instead, where nothing may be deleted.
+    """
+    for path in self.folder.glob(f"{PREFIX}_*/metrics/metrics") if processes.is_first() else ():
+      try:
+        json.loads(path.read_bytes())
+      except ValueError:
+        if read_only:
+          raise UserError(
+            f"{path} is damaged. Delete it: it only says how good that checkpoint was."
+          ) from None
+        path.unlink()
+        print(
+          f"warning: {path} was damaged and is deleted: how good that checkpoint was is lost", file=sys.stderr
+        )
+    if not read_only:
+      processes.wait_for_all("unreadable scores are gone")
 
   def _set_aside(self, steps: Sequence[int]) -> None:
     """Renames unreadable steps to damaged_checkpoint_<step>, so that training can save those steps anew."""

@@ -10,6 +10,7 @@ from retrieval_jax.checkpoint_tables import difference
 from retrieval_jax.checkpoints import CheckpointPolicy, Checkpoints
 from retrieval_jax.errors import UserError
 from retrieval_jax.train_state import TrainState
+from scripts.soak.damage import WAYS
 
 
 def state(value: float, width: int = 3) -> TrainState:
@@ -54,6 +55,32 @@ def test_looking_at_the_steps_during_a_save_keeps_no_more_of_them(tmp_path):
       assert step - 3 not in checkpoints.steps()  # deleted before the save of step - 1 was over
     checkpoints.wait()
     assert checkpoints.steps() == [4, 5]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_damaged_checkpoint_is_passed_over_also_where_the_best_is_kept(tmp_path, way, step):
+  """The newest one, and the best one, which is an old one."""
+  policy = CheckpointPolicy(keep_latest=2, best_metric="mrr")
+  with Checkpoints(tmp_path, policy) as checkpoints:
+    for saved, score in [(1, 0.9), (2, 0.1), (3, 0.2)]:
+      checkpoints.save(saved, state(saved), manifest={}, metrics={"mrr": score})
+  WAYS[way](tmp_path / f"checkpoint_{step}")
+  with Checkpoints(tmp_path, policy) as checkpoints:
+    restored = checkpoints.restore_newest(target())
+    assert restored is not None
+    assert restored[1] == (2 if step == 3 else 3)
+    checkpoints.save(4, state(4), manifest={}, metrics={"mrr": 0.1})
+    checkpoints.wait()
+    assert checkpoints.steps()[-1] == 4
+
+
+def test_damaged_scores_are_named_where_nothing_may_be_deleted(tmp_path):
+  with Checkpoints(tmp_path, CheckpointPolicy(best_metric="mrr")) as checkpoints:
+    checkpoints.save(1, state(1), manifest={}, metrics={"mrr": 0.5})
+  (tmp_path / "checkpoint_1" / "metrics" / "metrics").write_bytes(b"")
+  with pytest.raises(UserError, match=r"checkpoint_1/metrics/metrics is damaged. Delete it"):
+    Checkpoints(tmp_path, read_only=True)
 
 
 def test_no_checkpoint_is_none_to_resume_and_an_error_to_read(tmp_path):

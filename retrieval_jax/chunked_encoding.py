@@ -26,12 +26,13 @@ def spread(params: PyTree[Array]) -> PyTree[Array]:
   Each array gets a first axis of data shards, split over the data axis: nothing moves and nothing is stored twice. A
   gradient with respect to the copies stays on its shard, so loops over chunks and microbatches add up without
   communication; the transpose of `spread` then sums over the shards once. Left to XLA, the partitioner puts that sum
-  into the loop's body, once a chunk and side (jax 0.10.2). Without a data mesh (sharding.data_mesh) it is the identity.
+  into the loop's body, once a chunk and side (jax 0.10.2). Without a data mesh (sharding.data_mesh) it is the identity, and
+  under FSDP, where no device could hold a copy of its own.
 
   Example: `copies, pull = jax.vjp(spread, params)`; `pull(gradient_of_copies)[0]` is the parameters' gradient.
   """
   mesh = _split_mesh()
-  if mesh is None:
+  if mesh is None or mesh.splits_parameters:
     return params
   rows = PartitionSpec(mesh.axes)
 
@@ -64,6 +65,8 @@ def encode_in_chunks(
   mesh = _split_mesh()
   if mesh is None:
     return _encode_shard(encode, copies, tokens, chunks, rng)
+  if mesh.splits_parameters:
+    return _encode_all_shards(encode, copies, tokens, chunks, rng, mesh.size)
   rows = PartitionSpec(mesh.axes)
 
   def shard(copies: PyTree[Array], tokens: Tokens, rng: Array) -> Float[Array, "b d"]:
@@ -97,6 +100,39 @@ def _encode_shard(
   # The loop keeps XLA from merging the two forward passes, so the checkpoint needs no barriers.
   embeddings = jax.lax.map(jax.checkpoint(piece, prevent_cse=False), (numbers, jax.tree.map(cut, tokens)))
   return embeddings.reshape(count * size, -1)[:rows]
+
+
+def _encode_all_shards(
+  encode: Encode, params: PyTree[Array], tokens: Tokens, chunks: int, rng: Array, shards: int
+) -> Float[Array, "b d"]:
+  """The same with parameters that are split over the shards: XLA gathers each layer in each chunk, and scatters its gradient.
+
+  Chunk j has the j-th part of every shard's rows, so that no row moves.
+  """
+  rows = jax.tree.leaves(tokens)[0].shape[0] // shards
+  size = -(-rows // min(chunks, rows))
+  count = -(-rows // size)
+
+  def cut(x: Array) -> Array:
+    own = x.reshape(shards, rows, *x.shape[1:])
+    filled = jnp.concatenate([own, own[:, : count * size - rows]], axis=1)
+    parts = filled.reshape(shards, count, size, *x.shape[1:]).swapaxes(0, 1)
+    return sharding.constrain(
+      parts.reshape(count, shards * size, *x.shape[1:]), (None, sharding.BATCH, *[None] * (x.ndim - 1))
+    )
+
+  def piece(chunk: tuple[Array, Tokens]) -> Float[Array, "b d"]:
+    number, tokens = chunk
+    return encode(params, tokens, dropout_rng=jax.random.fold_in(rng, number))
+
+  if count == 1:
+    return piece((jnp.zeros((), jnp.int32), tokens))
+  embeddings = jax.lax.map(
+    jax.checkpoint(piece, prevent_cse=False), (jnp.arange(count), jax.tree.map(cut, tokens))
+  )
+  d = embeddings.shape[-1]
+  by_shard = embeddings.reshape(count, shards, size, d).swapaxes(0, 1).reshape(shards, count * size, d)
+  return sharding.constrain(by_shard[:, :rows].reshape(shards * rows, d), (sharding.BATCH, None))
 
 
 def _split_mesh() -> sharding.DataMesh | None:

@@ -16,6 +16,7 @@ from retrieval_jax.records import Batch
 
 MeshAxes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, MeshAxes]]
+_NO_PARAMETERS: Final = (sharding.BATCH, sharding.LENGTH, sharding.CACHE_ROWS)
 BATCH_AXES: Final = (REPLICA_AXIS, DATA_AXIS)
 
 
@@ -94,6 +95,13 @@ class Partitioner(NamedTuple):
     """Sharding of anything whose first axis is the batch."""
     return NamedSharding(self.mesh, PartitionSpec(self.batch_axes))
 
+  @property
+  def _data_mesh(self) -> sharding.DataMesh:
+    axes = {axis for name, axes in self.rules if name not in _NO_PARAMETERS for axis in _as_tuple(axes)}
+    return sharding.DataMesh(
+      self.mesh, self.batch_axes, splits_parameters=not axes.isdisjoint(self.batch_axes)
+    )
+
   def _size(self, axes: MeshAxes) -> int:
     return math.prod(self.mesh.shape[axis] for axis in _as_tuple(axes))
 
@@ -145,7 +153,7 @@ class Partitioner(NamedTuple):
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-      with sharding.constraining(self.constrain, sharding.DataMesh(self.mesh, self.batch_axes)):
+      with sharding.constraining(self.constrain, self._data_mesh):
         return function(*args, **kwargs)
 
     return wrapper

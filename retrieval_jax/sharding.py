@@ -55,10 +55,14 @@ Constraint = Callable[[Array, Axes], Array]
 
 
 class DataMesh(NamedTuple):
-  """The mesh in use and its axes that split the batch, together."""
+  """The mesh in use and its axes that split the batch, together.
+
+  splits_parameters: whether these axes split parameters too (FSDP): a device then never holds all of them.
+  """
 
   mesh: Mesh
   axes: tuple[str, ...]
+  splits_parameters: bool = False
 
   @property
   def size(self) -> int:

@@ -21,7 +21,7 @@ from retrieval_jax.models.dual_encoder import TowerPair, dual_encoder
 from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
-from retrieval_jax.partitioning import partitioner
+from retrieval_jax.partitioning import STANDARD_RULES, Rules, partitioner, standard_rules
 from retrieval_jax.records import Batch
 from retrieval_jax.step_options import StepOptions
 from retrieval_jax.train_state import initial_state, state_shardings
@@ -55,10 +55,11 @@ def update(
   devices: int = 1,
   num_partitions: int = 1,
   frozen: tuple[str, ...] = (),
+  rules: Rules = STANDARD_RULES,
 ) -> tuple[Any, dict[str, float]]:
   """Returns (gradient, metrics) of one step of the jitted train step: with SGD at rate 1 the gradient is the change."""
   transform = freeze(optax.sgd(1.0), frozen)
-  part = partitioner(num_partitions=num_partitions, devices=jax.devices()[:devices])
+  part = partitioner(num_partitions=num_partitions, devices=jax.devices()[:devices], rules=rules)
   create = functools.partial(initial_state, jax.random.key(0), model, loss, transform, data=DataSizes(8, 8))
   shardings = state_shardings(jax.eval_shape(create), model, part)
   state = jax.jit(create, out_shardings=shardings)()
@@ -95,6 +96,15 @@ def test_chunks_on_eight_devices_with_hard_negatives_are_the_whole_batch_on_one(
   one = update(bert(), loss, rows)
   eight = update(bert(), loss, rows, StepOptions(chunks=2), devices=8, num_partitions=num_partitions)
   assert_close(eight, one)
+
+
+@pytest.mark.parametrize("options", [StepOptions(chunks=2), StepOptions(chunks=3, microbatches=1)])
+def test_chunks_of_parameters_that_are_split_over_the_shards(options):
+  """FSDP: 24 rows of passages a side on 4 shards, 6 a shard: two chunks of 3, or three of 2."""
+  loss, rows = in_batch.samtone(temperature=0.1), batch(12, hard=1)
+  one = update(bert(), loss, rows)
+  fsdp = standard_rules(parameter_partitioning_dims=2)
+  assert_close(update(bert(), loss, rows, options, devices=4, rules=fsdp), one)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 0.05)])  # gradients up to 1.4

@@ -257,10 +257,10 @@ def seqio_features() -> Mapping[str, Any]:
 
 
 def _dataset_function(task: TextTask) -> Callable[..., Any]:
-  """Returns the (split, shuffle_files) -> tf.data.Dataset that seqio asks for."""
+  """Returns the (split, shuffle_files, seed) -> tf.data.Dataset that seqio asks for."""
 
-  def dataset(split: str, shuffle_files: bool) -> Any:
-    del shuffle_files  # the order is the reader's: Batchers shuffle
+  def dataset(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
+    del shuffle_files, seed  # the order is the reader's: Batchers shuffle
     import tensorflow as tf
 
     names = [PASSAGE_ID, PASSAGE, TITLE]

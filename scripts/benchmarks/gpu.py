@@ -288,7 +288,8 @@ def theirs(sizes: Sizes, flags: argparse.Namespace, compiled: bool) -> dict[str,
     dropout_rate=0.0,
   )
   torch.manual_seed(0)
-  encoder = transformers.T5EncoderModel(config).to(where).train()
+  encoder: Any = transformers.T5EncoderModel(config)
+  encoder.to(where).train()
   projection = torch.nn.Linear(sizes.width, sizes.width, bias=False, device=where)
   parameters = [*encoder.parameters(), *projection.parameters()]
   optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=where.type == "cuda")

@@ -140,6 +140,7 @@ class Stopwatch:
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """Time inside the block is not counted."""
-    before = time.perf_counter()
+    before, on_device = time.perf_counter(), self._on_device
     yield
     self._start += time.perf_counter() - before
+    self._on_device = on_device

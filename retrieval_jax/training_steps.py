@@ -117,7 +117,8 @@ class TrainingSteps:
     """
     with self._compilations.expected():  # the schedule's first look
       rates = self._recipe.optimizer.learning_rates(step)
-    return {**self._guard.metrics(), **rates}
+    with self._watch.on_device():
+      return {**self._guard.metrics(), **rates}
 
   def numbers(self, step: int) -> dict[str, float]:
     """Returns what there is to log beside the metrics of batch `step`, some of it of the time since the last call."""

@@ -6,7 +6,7 @@ import pathlib
 import re
 import shutil
 import sys
-import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -299,6 +299,8 @@ class Checkpoints:
       said = refusal(error)
       if said is None or self._saving is None:
         raise
+      # The run ends by this, and Orbax's own pieces of the save with it: none of them is a fault of its own.
+      warnings.filterwarnings("ignore", message=".* was never awaited", category=RuntimeWarning)
       steps = self.steps()
       kept = (
         f"the checkpoints before it are whole: it goes on from step {steps[-1]}"
@@ -353,18 +355,16 @@ def _quiet_orbax() -> None:
 
   logging.getLogger("absl").setLevel(logging.CRITICAL)
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a damaged file: a dozen "Event loop is closed"
-  if not isinstance(sys.excepthook, _WithoutClosedLoops):
-    sys.excepthook = _WithoutClosedLoops(sys.excepthook)
+  if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+    sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
 
 
 class _WithoutClosedLoops:
   """Passes over what TensorStore prints for each array of a save that a full disk has ended: dozens of stack traces."""
 
-  def __init__(self, hook: Callable[..., object]):
+  def __init__(self, hook: "Callable[[sys.UnraisableHookArgs], object]"):
     self._hook = hook
 
-  def __call__(
-    self, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
-  ) -> None:
-    if kind is not RuntimeError or str(error) != "Event loop is closed":
-      self._hook(kind, error, trace)
+  def __call__(self, unraisable: "sys.UnraisableHookArgs") -> None:
+    if unraisable.exc_type is not RuntimeError or str(unraisable.exc_value) != "Event loop is closed":
+      self._hook(unraisable)

@@ -90,6 +90,15 @@ def arrays(text: str) -> set[tuple[int, ...]]:
   return set(array_shapes(text))
 
 
+def largest_array(program: Program) -> tuple[int, ...] | None:
+  """Returns the shape of the largest array that an instruction makes, what has an argument's shape left out."""
+  everything = [one for body in program.computations.values() for one in body]
+  entry = program.computations[program.executed[-1]]
+  given = {shape for one in entry if one.opcode == "parameter" for shape in array_shapes(one.type)}
+  made = {shape for one in everything for shape in array_shapes(one.type)} - given
+  return max(made, key=math.prod, default=None)
+
+
 def hbm_bytes(program: Program) -> float:
   """Returns the bytes that a step reads from and writes to a device's main memory.
 

@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from retrieval_jax import sharding
 from retrieval_jax.abstract_batch import AssumedData
 from retrieval_jax.activation_estimate import estimated_bytes, with_remat
+from retrieval_jax.device_mesh import DATA_AXIS, MODEL_AXIS
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import Partitioner, standard_rules
@@ -104,8 +106,9 @@ def _changes(search: Search) -> Iterator[Change]:
     for n in (2, 4, 8, 16, 32)
     if least < n <= rows
   ]
-  split = [Change(("--gin_file=partitioning/fsdp.gin",), 0.4, fsdp=True)]
-  now = mesh.mesh.shape["model"]
+  is_split = (sharding.EMBED, DATA_AXIS) in mesh.rules
+  split = [] if is_split else [Change(("--gin_file=partitioning/fsdp.gin",), 0.4, fsdp=True)]
+  now = mesh.mesh.shape[MODEL_AXIS]
   model_axis = [
     Change((f"--gin.NUM_PARTITIONS={n}",), 0.6 + 0.3 * n.bit_length(), partitions=n)
     for n in (2, 4, 8)
@@ -118,7 +121,7 @@ def _changes(search: Search) -> Iterator[Change]:
     for other in single[i + 1 :]:
       yield from (_together(a, b) for a in kind for b in other)
   if remat and chunks:
-    yield from (_together(remat[-1], c, s) for c in chunks for s in split)
+    yield from (_together(remat[-1], c, s) for c in chunks for s in split or model_axis)
     yield from (_together(remat[-1], c, s, m) for c in chunks for s in split for m in model_axis)
 
 

@@ -70,7 +70,8 @@ class PlanReport(NamedTuple):
       f"{gib(held.batch)}"
     )
     output = f", output {gib(step.output)}" if step.fits else ""
-    lines.append(f"  temporaries (activations, gradients) {gib(step.temporaries)}{output}")
+    largest = "" if step.largest is None else f"; largest array {' x '.join(f'{n:,}' for n in step.largest)}"
+    lines.append(f"  temporaries (activations, gradients) {gib(step.temporaries)}{output}{largest}")
     return lines
 
   def _work(self) -> list[str]:
@@ -160,6 +161,7 @@ class PlanReport(NamedTuple):
         "passes": self.step.products.passes,
       },
       "hbm_bytes_per_device": self.step.hbm_bytes,
+      "largest_array": None if self.step.largest is None else list(self.step.largest),
       "collectives": {kind: one._asdict() for kind, one in self.step.collectives.items()},
       "seconds": _seconds(self.times),
       "mfu_bound": self.mfu,

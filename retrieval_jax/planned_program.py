@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from retrieval_jax.chips import GIB
-from retrieval_jax.compiled_program import collectives_of, hbm_bytes
+from retrieval_jax.compiled_program import collectives_of, hbm_bytes, largest_array
 from retrieval_jax.errors import UserError
 from retrieval_jax.program_text import read
 from retrieval_jax.step_costs import Products, products
@@ -53,6 +53,7 @@ class PlannedProgram(NamedTuple):
   total: what it holds at its fullest. temporaries: activations, gradients, whatever lives within the step. output: results that
   take no argument's place. limit: of the compiler, where it refused; fits: whether it did not.
   products: of all devices. collectives: kind -> Traffic. unknown_loops: loops that were counted once. seconds: of the compilation.
+  largest: the shape of the largest array that a device handles, arguments apart: what a step must not let grow with the batch squared.
   """
 
   fits: bool
@@ -66,6 +67,7 @@ class PlannedProgram(NamedTuple):
   collectives: Mapping[str, Traffic]
   unknown_loops: int
   seconds: float
+  largest: tuple[int, ...] | None = None
 
   def times(self, topology: Topology, needed: Products | None = None) -> Times | None:
     """Returns the roofline times; None without a chip's numbers or a program."""
@@ -118,6 +120,7 @@ def plan_program(traced: Any, topology: Topology, argument_bytes: float) -> Plan
     dict(traffic),
     program.unknown,
     seconds,
+    largest_array(program),
   )
 
 

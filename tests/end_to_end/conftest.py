@@ -10,6 +10,8 @@ import gin
 import numpy as np
 import pytest
 
+from scripts.soak.model_dir import state_of  # noqa: F401  (tests take it from here)
+
 ADJECTIVES = ["red", "blue", "green", "old", "new", "fast", "slow", "tiny", "huge", "bright"]
 NOUNS = ["car", "house", "river", "bird", "table", "window", "garden", "engine"]
 TINY = (
@@ -91,21 +93,6 @@ def process() -> Callable[..., subprocess.CompletedProcess]:
     )
 
   return run
-
-
-def state_of(model_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  """Returns every array of a checkpoint by path, as numpy."""
-  import jax
-  import orbax.checkpoint as ocp
-
-  folder = pathlib.Path(model_dir).absolute() / f"checkpoint_{step}" / "state"
-  handler = ocp.PyTreeCheckpointHandler()
-  with ocp.Checkpointer(handler) as reader:
-    metadata = reader.metadata(folder).item_metadata.tree
-    arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
-    tree = reader.restore(folder, ocp.args.PyTreeRestore(restore_args=arguments))
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
 def assert_equal_states(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:

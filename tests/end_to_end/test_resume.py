@@ -1,38 +1,24 @@
 """Resume is exact: an interrupted run ends in the same bits as one that was left alone."""
 
-import json
-import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 
-from tests.end_to_end.conftest import assert_equal_states, command, environment, state_of
+from scripts.soak.model_dir import differences, losses, stopped_at, wait_for
+from tests.end_to_end.conftest import command, environment
 
 STEPS = 10  # 4 steps an epoch: the interruptions fall into epochs 0, 1 and 2
 COMMON = (f"--gin.TRAIN_STEPS={STEPS}", "--gin.CHECKPOINT_PERIOD=2", "--gin.KEEP_CHECKPOINTS=3")
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny, tmp_path_factory) -> pathlib.Path:
+def uninterrupted(process, tiny, tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp("straight")
-  done = subprocess.run(
-    command("train", *tiny, *COMMON, f"--gin.MODEL_DIR={folder}"),
-    env=environment(),
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  done = process("train", *tiny, *COMMON, f"--gin.MODEL_DIR={folder}")
   assert done.returncode == 0, done.stderr
   return folder
-
-
-def losses(folder: pathlib.Path) -> dict[int, float]:
-  """The last logged loss of every step."""
-  lines = (folder / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
-  return {record["step"]: record["loss"] for record in map(json.loads, lines)}
 
 
 def test_resume_after_a_clean_stop_equals_an_uninterrupted_run(process, tiny, tmp_path, uninterrupted):
@@ -43,33 +29,26 @@ def test_resume_after_a_clean_stop_equals_an_uninterrupted_run(process, tiny, tm
   _, errors = started.communicate(timeout=120)
   assert started.returncode == 0, errors
   assert "as requested; the same command goes on from there" in errors
+  assert stopped_at(folder) == max(losses(folder))
   again = process("train", *tiny, *COMMON, f"--gin.MODEL_DIR={folder}")
   assert again.returncode == 0, again.stderr
-  assert_equal_states(state_of(folder, STEPS), state_of(uninterrupted, STEPS))
-  assert losses(folder) == losses(uninterrupted)
+  assert differences(folder, uninterrupted, STEPS) == []
+  assert stopped_at(folder) is None
 
 
-@pytest.mark.parametrize("marker", ["checkpoint_2", "checkpoint_4.orbax-checkpoint-tmp*", "checkpoint_8"])
+@pytest.mark.parametrize(
+  "marker", ["model-info.txt", "checkpoint_2", "checkpoint_4.orbax-checkpoint-tmp*", "checkpoint_8"]
+)
 def test_resume_after_kill_equals_an_uninterrupted_run(process, tiny, tmp_path, uninterrupted, marker):
+  """The first marker comes before the first checkpoint: the run starts afresh."""
   folder = tmp_path / "run"
   started = start(tiny, folder)
   wait_for(folder, marker, started)
-  os.kill(started.pid, signal.SIGKILL)
+  started.kill()
   started.communicate(timeout=60)
   again = process("train", *tiny, *COMMON, f"--gin.MODEL_DIR={folder}")
   assert again.returncode == 0, again.stderr
-  assert_equal_states(state_of(folder, STEPS), state_of(uninterrupted, STEPS))
-
-
-def test_kill_before_the_first_checkpoint_starts_afresh(process, tiny, tmp_path, uninterrupted):
-  folder = tmp_path / "run"
-  started = start(tiny, folder)
-  wait_for(folder, "model-info.txt", started)
-  os.kill(started.pid, signal.SIGKILL)
-  started.communicate(timeout=60)
-  again = process("train", *tiny, *COMMON, f"--gin.MODEL_DIR={folder}")
-  assert again.returncode == 0, again.stderr
-  assert_equal_states(state_of(folder, STEPS), state_of(uninterrupted, STEPS))
+  assert differences(folder, uninterrupted, STEPS) == []
 
 
 def start(tiny, folder: pathlib.Path) -> subprocess.Popen:
@@ -80,11 +59,3 @@ def start(tiny, folder: pathlib.Path) -> subprocess.Popen:
     stderr=subprocess.PIPE,
     text=True,
   )
-
-
-def wait_for(folder: pathlib.Path, pattern: str, started: subprocess.Popen, timeout: float = 240) -> None:
-  end = time.monotonic() + timeout
-  while not any(folder.glob(pattern)):
-    assert started.poll() is None, started.communicate()[1]
-    assert time.monotonic() < end, f"{pattern} did not appear in {folder}"
-    time.sleep(0.002)

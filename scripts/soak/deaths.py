@@ -137,8 +137,8 @@ class _Deaths:
         self._fail(
           f"life {self.lives} died of SIGTERM at step {logged}, and the newest checkpoint is {newest}"
         )
-      # The save of the last period may have been on its way, and the one before it is then the newest.
-      if logged - newest >= 2 * period:
+      # The step of a save is logged before the save waits for the one before it, which may be half written.
+      if logged - newest > 2 * period:
         self._fail(f"life {self.lives}: {logged} steps done, and the newest checkpoint is {newest}")
     else:
       self._fail(f"life {self.lives} ended with {code}: {life.last_words()}")

@@ -1,6 +1,8 @@
 """A disk of a few megabytes, which a test can fill: a tmpfs in a namespace of its own."""
 
+import contextlib
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import time
@@ -59,16 +61,13 @@ class SmallDisk:
       *command,
     ]
 
-  def keep_full(self, process: subprocess.Popen) -> None:
-    """Takes all room, and what is given back, until a process has ended."""
+  def keep_full(self, process: subprocess.Popen, *, left: int = 0) -> None:
+    """Takes all room but `left` bytes, and what is given back, until a process has ended."""
     with open(self.outside / "ballast", "ab", buffering=0) as file:
-      block = bytes(4096)
       while process.poll() is None:
-        try:
-          while True:
-            file.write(block)
-        except OSError:  # full
-          time.sleep(0.005)
+        with contextlib.suppress(OSError):  # full already
+          file.write(bytes(max(0, shutil.disk_usage(self.outside).free - left)))
+        time.sleep(0.002)
 
   def free(self) -> None:
     """Gives back the room that `keep_full` took."""

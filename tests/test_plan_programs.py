@@ -70,6 +70,61 @@ def test_memory_traffic_leaves_out_on_chip_memory_and_takes_slices_for_what_they
   assert moved <= hbm_bytes(read(LOOP)) <= moved + scalars
 
 
+# A collective that TPUs' compiler lets go on beside other work: begun once, written into a fusion of a loop, ended once.
+CHAIN = """HloModule jit_step, num_partitions=4
+
+%step (one: f32[2,128], all: f32[8,128], x: f32[16,128]) -> (f32[16,128], f32[8,128]) {
+  %one = f32[2,128]{1,0} parameter(0)
+  %all = f32[8,128]{1,0} parameter(1)
+  %x = f32[16,128]{1,0} parameter(2)
+  %gather = f32[8,128]{1,0} all-gather(%one), channel_id=7, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
+  %on = f32[8,128]{1,0} custom-call(%all, %gather), custom_call_target="step"
+  %double = f32[16,128]{1,0} add(%x, %x)
+  ROOT %both = (f32[16,128]{1,0}, f32[8,128]{1,0}) tuple(%double, %on)
+}
+
+%body (c: (s32[], f32[2,128], f32[8,128], f32[16,128])) -> (s32[], f32[2,128], f32[8,128], f32[16,128]) {
+  %c = (s32[], f32[2,128]{1,0}, f32[8,128]{1,0}, f32[16,128]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %a = f32[2,128]{1,0} get-tuple-element(%c), index=1
+  %b = f32[8,128]{1,0} get-tuple-element(%c), index=2
+  %d = f32[16,128]{1,0} get-tuple-element(%c), index=3
+  %worked = (f32[16,128]{1,0}, f32[8,128]{1,0}) fusion(%a, %b, %d), kind=kLoop, calls=%step
+  %e = f32[16,128]{1,0} get-tuple-element(%worked), index=0
+  %f = f32[8,128]{1,0} get-tuple-element(%worked), index=1
+  ROOT %out = (s32[], f32[2,128]{1,0}, f32[8,128]{1,0}, f32[16,128]{1,0}) tuple(%i, %a, %f, %e)
+}
+
+%condition (c.1: (s32[], f32[2,128], f32[8,128], f32[16,128])) -> pred[] {
+  %c.1 = (s32[], f32[2,128]{1,0}, f32[8,128]{1,0}, f32[16,128]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%c.1), index=0
+  %rounds = s32[] constant(6)
+  ROOT %less = pred[]{:S(1)} compare(%i.1, %rounds), direction=LT
+}
+
+%start (one.1: f32[2,128]) -> f32[8,128] {
+  %one.1 = f32[2,128]{1,0} parameter(0)
+  %gather.1 = f32[8,128]{1,0} all-gather(%one.1), channel_id=7, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
+  ROOT %begun = f32[8,128]{1,0} custom-call(%gather.1), custom_call_target="start"
+}
+
+ENTRY %main (p: (s32[], f32[2,128], f32[8,128], f32[16,128])) -> (s32[], f32[2,128], f32[8,128], f32[16,128]) {
+  %p = (s32[], f32[2,128]{1,0}, f32[8,128]{1,0}, f32[16,128]{1,0}) parameter(0)
+  %first = f32[2,128]{1,0} get-tuple-element(%p), index=1
+  %begin = f32[8,128]{1,0} fusion(%first), kind=kCustom, calls=%start
+  ROOT %loop = (s32[], f32[2,128]{1,0}, f32[8,128]{1,0}, f32[16,128]{1,0}) while(%p), condition=%condition, body=%body
+}
+"""
+
+
+def test_a_collective_beside_other_work_is_one():
+  (gather,) = collectives(CHAIN)
+  assert (gather.kind, gather.runs, gather.sent) == ("all-gather", 1, 3 * 2 * 128 * 4)
+  # Of the fusions only what they compute themselves moves: x is read and twice x written, six times.
+  scalars = 6 * 4 * 2
+  assert hbm_bytes(read(CHAIN)) == pytest.approx(6 * 2 * 16 * 128 * 4, abs=scalars)
+
+
 def test_bytes_of_types():
   assert array_bytes("(bf16[2,3]{1,0}, pred[4], u32[], f8e4m3fn[10])") == 12 + 4 + 4 + 10
   assert array_bytes("(f32[8]{0:T(128)S(1)}, f32[2])", on_chip=False) == 8

@@ -12,11 +12,12 @@ from retrieval_jax.chips import CHIPS, GIB, Chip, Shape
 from retrieval_jax.errors import UserError, nearest
 
 CPU: Final = "cpu"
-# libtpu looks for the machine's own TPU, and for a server that knows it, unless these are set.
+# libtpu looks for the machine's own TPU, for a server that knows it, and refuses a second process, unless these are set.
 _ENVIRONMENT: Final = {
   "TPU_SKIP_MDS_QUERY": "1",
   "TPU_ACCELERATOR_TYPE": "v5litepod-16",
   "TPU_WORKER_HOSTNAMES": "localhost",
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
 

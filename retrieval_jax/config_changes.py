@@ -29,6 +29,21 @@ def changed_settings(before: str, after: str) -> Sequence[str]:
   ]
 
 
+def other_settings(first: str, own: str) -> Sequence[str]:
+  """Returns a line for each setting that two processes of a run do not have alike, "NAME: here A, on process 0 B".
+
+  Where files lie (*_PATH, *_DIR) may differ between machines: what is in them is compared elsewhere.
+
+  Example: `other_settings("A = 1", "A = 3\nB = 2")` is `["A: here 3, on process 0 1", "B: here 2, on process 0 not set"]`.
+  """
+  theirs, ours = _settings(first), _settings(own)
+  return [
+    f"{name}: here {ours.get(name, 'not set')}, on process 0 {theirs.get(name, 'not set')}"
+    for name in sorted(theirs.keys() | ours.keys())
+    if theirs.get(name) != ours.get(name) and not name.endswith(("_PATH", "_DIR"))
+  ]
+
+
 def _settings(text: str) -> dict[str, str]:
   """Returns the value of each setting as it is written, on one line."""
   found: dict[str, str] = {}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from retrieval_jax import configuration, exit_codes
 from retrieval_jax.bag_section import bag_section
-from retrieval_jax.config_changes import changed_settings
+from retrieval_jax.config_changes import changed_settings, other_settings
 from retrieval_jax.errors import UserError
 from retrieval_jax.model_section import FILE, ROOTS, START, keep_vocabularies
 from retrieval_jax.paths import atomic_write, cache_dir, output_dir
@@ -266,6 +266,25 @@ def _join_processes(spec: Program, flags: argparse.Namespace) -> None:
     ),
     takes_notice=spec.function == "train",
   )
+  if processes.are_several():
+    _check_same_settings()
+
+
+def _check_same_settings() -> None:
+  """Raises UserError, on every process, if one of them was started with other settings: it would wait for the others, or they
+  for it, at another step."""
+  import gin
+
+  from retrieval_jax import processes
+
+  own = gin.config_str()
+  different = other_settings(processes.agree(own), own)
+  if not processes.all_agree(not different):
+    said = "\n".join(f"  {line:.200}" for line in different) or "  not this one: see the others' messages"
+    raise UserError(
+      f"{processes.described()}: the processes of this run have different settings:\n{said}\n"
+      "Start all of them with the same files and flags; --process_id alone differs."
+    )
 
 
 def _compare(flags: argparse.Namespace, bindings: Sequence[str]) -> object:

@@ -1,6 +1,6 @@
 """Settings of two runs compared by gin's text of them."""
 
-from retrieval_jax.config_changes import changed_settings
+from retrieval_jax.config_changes import changed_settings, other_settings
 
 BEFORE = """from __gin__ import dynamic_registration
 import retrieval_jax
@@ -37,3 +37,9 @@ def test_what_may_differ_is_not_named():
 
 def test_a_value_on_the_next_line_is_the_same_value():
   assert changed_settings("A = 'x'", "A = \\\n    'x'") == []
+
+
+def test_settings_of_two_processes():
+  first, own = "A = 1\nDATA_PATH = 'x'\nD = 4", "A = 3\nB = \\\n    2\nDATA_PATH = 'y'\nD = 4"
+  assert other_settings(first, own) == ["A: here 3, on process 0 1", "B: here 2, on process 0 not set"]
+  assert other_settings(own, own) == []

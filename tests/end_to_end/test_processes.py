@@ -165,6 +165,19 @@ def test_other_data_on_one_process_is_refused(data, tmp_path):
   assert "process 1 of 2: the model and data of this run are not the same on all processes" in results[1][1]
 
 
+@pytest.mark.parametrize("flag", ["--gin.TRAIN_STEPS=7", "--gin_file=losses/in_batch.gin"])
+def test_other_settings_on_one_process_are_refused(data, tmp_path, flag):
+  flags = (*three_trainings.flags("sde_samtone", data), f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  results = finish(begin("train", *flags, processes=2, devices=1, each={1: (flag,)}))
+  assert [code for code, _ in results] == [2, 2], results
+  assert "the processes of this run have different settings" in results[0][1]
+  said = results[1][1]
+  assert (
+    "TRAIN_STEPS: here 7, on process 0 10" in said or "LOSS: here @in_batch.in_batch_softmax()" in said
+  ), said
+  assert not (tmp_path / "run").exists()
+
+
 def test_sigterm_to_one_process_stops_both_at_one_step_and_the_command_goes_on(data, trained, tmp_path):
   folder = tmp_path / "run"
   flags = (*three_trainings.flags("sde_samtone", data), f"--gin.MODEL_DIR={folder}")

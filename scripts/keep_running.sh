@@ -107,7 +107,8 @@ if again "$code" && ! $asked; then
 elif ((code != 0)) || $asked; then
   echo "keep_running.sh: exit code $code" >&2
 fi
-if ((code == 0)) && { $asked || { [ -n "$stopped_file" ] && [ "$stopped_file" -nt "$began" ]; }; }; then
+# Not older, rather than newer: the times of files that are made within some milliseconds are the same.
+if ((code == 0)) && { $asked || { [ -n "$stopped_file" ] && [ -e "$stopped_file" ] && ! [ "$stopped_file" -ot "$began" ]; }; }; then
   code=$stopped_code
 fi
 exit "$code"

@@ -64,9 +64,8 @@ def test_the_step_compiles_once_over_epochs_padded_batches_evaluations_and_a_res
   log = log_of(folder)
   assert [record["step"] for record in log] == list(range(1, 13))
   counts = [record["compilations"] for record in log]
-  assert (
-    counts[0] == counts[1] == counts[2] < counts[3]
-  )  # the first evaluation, after step 3, compiles the encoder
+  # The first evaluation, after step 3, compiles the encoder, unless another test of this session has done so.
+  assert counts[0] == counts[1] == counts[2] <= counts[3]
   assert counts[3:9] == counts[3:4] * 6  # and the second one and the third nothing more
   assert all(0 <= record["host_share"] <= 1 for record in log)
   captured = capsys.readouterr()

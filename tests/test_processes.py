@@ -1,5 +1,7 @@
 """How processes find each other and what they say; tests/end_to_end/test_processes.py runs several for real."""
 
+import socket
+
 import jax
 import pytest
 
@@ -38,6 +40,10 @@ def test_jax_s_own_variables(joined):
   environment = {"JAX_COORDINATOR_ADDRESS": "there:2", "JAX_NUM_PROCESSES": "9", "JAX_PROCESS_ID": "8"}
   processes.start(ProcessOptions(), environment=environment)
   assert joined[0][:3] == ("there:2", 9, 8)
+  with pytest.raises(UserError, match="JAX_PROCESS_ID not set, which several processes need beside"):
+    processes.start(
+      ProcessOptions(), environment={k: v for k, v in environment.items() if k != "JAX_PROCESS_ID"}
+    )
   with pytest.raises(UserError, match="JAX_NUM_PROCESSES='nine': expected a whole number"):
     processes.start(ProcessOptions(), environment={**environment, "JAX_NUM_PROCESSES": "nine"})
 
@@ -63,7 +69,7 @@ SLURM = {
 def test_slurm_gives_a_task_the_gpus_of_its_node_where_it_is_alone_there(joined, more, devices):
   processes.start(ProcessOptions(), environment={**SLURM, **more})
   assert joined[0][3] == {
-    "initialization_timeout": 300,
+    "initialization_timeout": 330,
     "cluster_detection_method": "slurm",
     "local_device_ids": devices,
   }
@@ -86,11 +92,24 @@ def test_slurm_with_one_task_or_outside_of_srun_is_one_process(joined):
     ),
     (ProcessOptions("here:1", 0, 0), "--num_processes=0"),
     (ProcessOptions("here", 2, 0), "--coordinator_address=here: expected HOST:PORT"),
+    (ProcessOptions("http://here:1", 2, 1), "--coordinator_address=http://here:1: expected HOST:PORT"),
+    (ProcessOptions("here:99999", 2, 1), "a port from 1 to 65535"),
+    (ProcessOptions("here:1", 2, 1, 0), "--initialization_timeout=0"),
   ],
 )
 def test_flags_that_do_not_go_together(joined, options, message):
   with pytest.raises(UserError, match=message):
     processes.start(options, environment={})
+  assert joined == []
+
+
+def test_a_port_that_is_taken(joined):
+  with socket.socket() as taken:
+    taken.bind(("", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    with pytest.raises(UserError, match=f"port {port} of this machine cannot be taken"):
+      processes.start(ProcessOptions(f"localhost:{port}", 2, 0), environment={})
   assert joined == []
 
 
@@ -113,7 +132,7 @@ def test_one_process_agrees_with_itself():
   assert processes.agree({"a": (1, 2)}) == {"a": [1, 2]}
   assert processes.all_agree(True)
   assert not processes.all_agree(False)
-  processes.check_same("data", (1, 2))
+  processes.check_same("data", {"rows": (1, 2)})
   processes.wait_for_all("nobody")
   assert processes.described() == "process 0 of 1"
   assert processes.is_first()

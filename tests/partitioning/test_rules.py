@@ -100,3 +100,19 @@ def test_batch_size_check():
   partitioner().check_batch_size(16)
   with pytest.raises(UserError, match=r"BATCH_SIZE=4 .* 8 data shards .* Nearest valid values: 8"):
     partitioner().check_batch_size(4)
+
+
+@pytest.mark.parametrize(
+  ("rules", "message"),
+  [
+    (7, "ADDITIONAL_AXIS_RULES=7: expected a list of pairs"),
+    ("vocab", "ADDITIONAL_AXIS_RULES='vocab': expected a list of pairs"),
+    (("vocab", "data"), "ADDITIONAL_AXIS_RULES: 'vocab': expected a list of pairs"),
+    ((("vocab", "data", "model"),), "expected a list of pairs"),
+    (((1, "data"),), "expected a list of pairs"),
+    ((("vocap", "data"),), "'vocap' is no logical axis of these models; did you mean 'vocab'"),
+  ],
+)
+def test_additional_rules_that_cannot_be(rules, message):
+  with pytest.raises(UserError, match=message):
+    standard_rules(additional_rules=rules)

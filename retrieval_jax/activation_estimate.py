@@ -1,11 +1,15 @@
 """How much memory a step would need under other settings: an estimate from what one compilation found."""
 
+from typing import Final
+
 from retrieval_jax.models.bert import BertEncoder
 from retrieval_jax.models.dual_encoder import TowerPair
 from retrieval_jax.models.t5 import T5Encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.planned_step import Layout
 from retrieval_jax.recipe import Recipe
+
+COPIES: Final = 3  # updates, parameters in the activations' dtype, second sums of gradients
 
 
 def activation_bytes(recipe: Recipe, layout: Layout, lengths: tuple[int, int]) -> float:
@@ -32,8 +36,9 @@ def estimated_bytes(
 ) -> float:
   """Returns about how many bytes a device would hold at its fullest.
 
-  known: a recipe with its layout and the temporaries that its compilation found. What of them is neither activations nor gradients
-  stays; activations and gradients are exchanged for those of the new settings.
+  known: a recipe with its layout and the temporaries that its compilation found. Activations and gradients are exchanged for those
+  of the new settings; what is left of the temporaries is taken for more copies of the parameters, up to COPIES of them, which
+  are split as these are, and the rest stays.
   """
   other, measured, temporaries = known
   before = activation_bytes(other, measured, lengths) + measured.held.parameters
@@ -41,7 +46,9 @@ def estimated_bytes(
   # Where the compiler kept less than was counted, it will do so again.
   scale = min(1.0, temporaries / before) if before else 1.0
   rest = max(temporaries - before, 0.0)
-  return layout.held.total + scale * after + rest
+  copies = min(rest, COPIES * measured.held.parameters)
+  split = layout.held.parameters / measured.held.parameters if measured.held.parameters else 1.0
+  return layout.held.total + scale * after + (rest - copies) + split * copies
 
 
 def with_remat(model: TowerPair, policy: str) -> TowerPair | None:

@@ -70,13 +70,16 @@ def find_changes(search: Search, *, compilations: int) -> list[Tried]:
   """Returns the changes by themselves, then the cheapest that fits, alone or together with others.
 
   Each has an estimate of its bytes. compilations: so many of those that fit by their estimate are compiled, the cheapest
-  first, until one does.
+  first, until one does; the one of the lowest estimate where none fits by it.
 
   Example: `find_changes(search, compilations=1)[-1].change.settings`.
   """
   layouts: dict[tuple[bool, int | None], Layout | str] = {}
   tried = [_estimate(change, search, layouts) for change in _changes(search)]
   promising = sorted((one for one in tried if one.fits(search.limit)), key=lambda one: one.change.cost)
+  if not promising:  # estimates are rough: the best of them may fit after all
+    possible = [one for one in tried if one.estimate is not None]
+    promising = sorted(possible, key=lambda one: one.estimate or 0.0)[:1] if compilations else []
   shown = [one for one in tried if len(one.change.settings) == 1]
   for number, one in enumerate(promising):
     if number < compilations:

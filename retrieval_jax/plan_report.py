@@ -216,7 +216,7 @@ def _hopeless(report: PlanReport) -> str:
   largest = max(held._asdict().items(), key=lambda item: item[1])
   if held.total > limit:
     return (
-      f"nothing that was tried fits: {largest[0].replace('_', ' ')} alone take {gib(largest[1])} a device. Take a larger slice, a "
+      f"nothing that was tried fits, by estimate or compiled: {largest[0].replace('_', ' ')} alone take {gib(largest[1])} a device. Take a larger slice, a "
       "generation with more memory, or a smaller model."
     )
-  return "nothing that was tried fits: lower BATCH_SIZE or PASSAGE_LENGTH, or take a larger slice."
+  return "nothing that was tried fits, by estimate or compiled: lower BATCH_SIZE or PASSAGE_LENGTH, or take a larger slice."

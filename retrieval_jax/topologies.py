@@ -63,6 +63,8 @@ def prepare(name: str) -> None:
     jax.config.update("jax_platforms", CPU)
     if name.startswith(CPU) and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
       jax.config.update("jax_num_cpu_devices", shape[0])
+  if not name.startswith(CPU):  # programs of a TPU that is not there cannot be read back from the cache
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 def topology(name: str) -> Topology:

@@ -102,8 +102,8 @@ def abstract_batch(recipe: Recipe, data: AssumedData) -> Batch:
 
 # Structs of shapes stand where a Batch has arrays.
 def _ints(*shape: int) -> jax.Array:
-  return jax.ShapeDtypeStruct(shape, jnp.int32)  # pyright: ignore[reportReturnType]
+  return jax.ShapeDtypeStruct(shape, jnp.int32)  # pyright: ignore[reportReturnType]  (a struct for an array)
 
 
 def _floats(*shape: int) -> jax.Array:
-  return jax.ShapeDtypeStruct(shape, jnp.float32)  # pyright: ignore[reportReturnType]
+  return jax.ShapeDtypeStruct(shape, jnp.float32)  # pyright: ignore[reportReturnType]  (a struct for an array)

@@ -29,7 +29,7 @@ class StepProgram:
   def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
     if self._ran:
       return self._jitted(state, batch)
-    _say(memory_of(self._jitted.lower(state, batch).compile()))  # pyright: ignore[reportFunctionMemberAccess]
+    _say(memory_of(self._jitted.lower(state, batch).compile()))  # pyright: ignore[reportFunctionMemberAccess]  (of jax.jit)
     processes.meet("the step is compiled", timeout=LONG)
     done = jax.block_until_ready(self._jitted(state, batch))
     _say(memory_in_use(jax.local_devices()))

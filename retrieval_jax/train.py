@@ -49,7 +49,7 @@ def train(
   partitioner: Partitioner,
   checkpoints: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008  (an immutable record)
   seed: int = 0,
-  loop: LoopOptions = LoopOptions(),  # noqa: B008
+  loop: LoopOptions = LoopOptions(),  # noqa: B008  (an immutable record)
   dry_run: bool = False,
   on_start: Callable[[pathlib.Path], None] | None = None,
 ) -> Mapping[str, float]:

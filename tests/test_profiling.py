@@ -73,9 +73,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (LoopOptions(batches_ahead=True), "BATCHES_AHEAD=True: expected a whole number"),
     (LoopOptions(profile_steps=(0, 3)), r"PROFILE_STEPS=\(0, 3\): expected two numbers of steps"),
     (LoopOptions(profile_steps=(3, 3)), r"with 1 <= first < end, such as \(10, 13\)"),
-    (LoopOptions(profile_steps=(3.0, 4)), r"PROFILE_STEPS=\(3.0, 4\)"),  # pyright: ignore[reportArgumentType]
-    (LoopOptions(profile_steps=5), "PROFILE_STEPS=5"),  # pyright: ignore[reportArgumentType]
-    (LoopOptions(profile_steps=(1, 2, 3)), r"PROFILE_STEPS=\(1, 2, 3\)"),  # pyright: ignore[reportArgumentType]
+    (LoopOptions(profile_steps=(3.0, 4)), r"PROFILE_STEPS=\(3.0, 4\)"),  # pyright: ignore[reportArgumentType]  (meant to be wrong)
+    (LoopOptions(profile_steps=5), "PROFILE_STEPS=5"),  # pyright: ignore[reportArgumentType]  (meant to be wrong)
+    (LoopOptions(profile_steps=(1, 2, 3)), r"PROFILE_STEPS=\(1, 2, 3\)"),  # pyright: ignore[reportArgumentType]  (meant to be wrong)
     (LoopOptions(profile_steps=(11, 13)), "the training ends at TRAIN_STEPS=10, before the first"),
   ],
 )

@@ -95,7 +95,7 @@ class Workshop:
     """Starts a process whose output goes to files of this name."""
     folder = self.folder / "output"
     folder.mkdir(exist_ok=True)
-    out, err = (open(folder / f"{name}.{kind}", "w", encoding="utf-8") for kind in ("out", "err"))  # noqa: SIM115
+    out, err = (open(folder / f"{name}.{kind}", "w", encoding="utf-8") for kind in ("out", "err"))  # noqa: SIM115  (closed by Life)
     process = subprocess.Popen(command, env=self.environment(cache), stdout=out, stderr=err)
     self.started.append(process)
     return Life(process, out, err)

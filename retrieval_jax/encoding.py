@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from tqdm import tqdm
@@ -156,7 +155,7 @@ class Encoder(NamedTuple):
     self, side: Side, store: Rows, spans: Sequence[range], dtype: str
   ) -> Generator[tuple[Int[np.ndarray, "q"], Float[np.ndarray, "q d"]]]:
     """Yields (rows, their embeddings), batch by batch, span by span, each while the device has the batch after it."""
-    run = _compiled(self.model, self.dtype, side, self.partitioner)
+    run = encode_program(self.model, self.dtype, side, self.partitioner)
     total, wanted = len(store.lengths), sum(len(span) for span in spans)
     pending: tuple[np.ndarray, Array] | None = None
     with tqdm(
@@ -188,7 +187,7 @@ class Encoder(NamedTuple):
 
   def _placed(self, tokens: RowTokens) -> Array:
     """Returns a batch's tokens on the devices; each of several processes reads the rows of its own."""
-    return jnp.asarray(tokens[:]) if jax.process_count() == 1 else self.partitioner.put_rows(tokens)
+    return self.partitioner.put_rows(tokens[:] if jax.process_count() == 1 else tokens)
 
   def _span_batches(self, store: Rows, spans: Sequence[range]) -> Iterator[tuple[Int[np.ndarray, "q"], int]]:
     """Yields (rows, padded length) of every batch of every span; -1 pads."""
@@ -235,7 +234,7 @@ def _explaining_memory(budget: int) -> Iterator[None]:
     ) from error
 
 
-def _compiled(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
+def encode_program(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
   """Returns the jitted (params, tokens [q l]) -> embeddings [q d]; of one tower for both sides, the same for both."""
   return _jitted(model, dtype, "query" if _is_one_tower(model) else side, partitioner)
 

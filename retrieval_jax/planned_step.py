@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval_jax.abstract_batch import AssumedData, abstract_batch
-from retrieval_jax.encoding import Encoder, _compiled
+from retrieval_jax.encoding import Encoder, encode_program
 from retrieval_jax.models.dual_encoder import Side
 from retrieval_jax.partitioning import Partitioner
 from retrieval_jax.planned_program import PlannedProgram, device_bytes, plan_program
@@ -14,7 +14,6 @@ from retrieval_jax.recipe import Recipe
 from retrieval_jax.records import Batch
 from retrieval_jax.topologies import Topology
 from retrieval_jax.train_state import TrainState, abstract_with, initial_state, state_shardings
-from retrieval_jax.train_step import make_step_with_queries, make_train_step
 
 
 class Held(NamedTuple):
@@ -98,18 +97,7 @@ def traced_step(recipe: Recipe, shapes: StepShapes, layout: Layout, *, seed: int
 
   Raises: UserError for parts that do not fit together.
   """
-  # With a bank of embeddings the step hands out those of the queries too.
-  banked = recipe.batcher.refreshes and recipe.clusters.embeddings == "bank"
-  make = make_step_with_queries if banked else make_train_step
-  step = make(
-    recipe.retriever.model,
-    recipe.loss,
-    recipe.transform,
-    seed=seed,
-    frozen=recipe.frozen_paths,
-    options=recipe.step,
-    tables=recipe.tables,
-  )
+  step = recipe.make_step(seed=seed)
   return layout.partitioner.jit_step(step, layout.shardings).trace(shapes.state, shapes.batch)
 
 
@@ -139,6 +127,6 @@ def plan_encoding(
   encoder = Encoder(model, params, partitioner, tokens_per_batch, dtype)
   rows = max(rows for rows, tokens in encoder.shapes(length) if tokens == length)
   tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-  traced = _compiled(model, dtype, side, partitioner).trace(params, tokens)
+  traced = encode_program(model, dtype, side, partitioner).trace(params, tokens)
   held = device_bytes(abstract, jax.tree.map(lambda x: x.sharding, params))
   return EncodingPlan(plan_program(traced, topology, held), rows, length)

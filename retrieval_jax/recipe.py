@@ -30,7 +30,7 @@ from retrieval_jax.step_options import StepOptions
 from retrieval_jax.table_updates import TableUpdates
 from retrieval_jax.task_evaluators import Evaluators, check_names, flat
 from retrieval_jax.train_state import TrainState, initial_state
-from retrieval_jax.train_step import Step, StepWithQueries
+from retrieval_jax.train_step import Step, StepWithQueries, make_step_with_queries, make_train_step
 
 
 class Recipe(NamedTuple):
@@ -91,6 +91,29 @@ class Recipe(NamedTuple):
     if self.optimizer.tables is None:
       return None
     return TableUpdates(self.retriever.model, self.optimizer.tables, self.frozen_paths)
+
+  @property
+  def has_bank(self) -> bool:
+    """Whether training steps must hand out the query embeddings: a refresh of the batches may come that takes them."""
+    return self.batcher.refreshes and self.clusters.embeddings == "bank"
+
+  def make_step(self, *, seed: int) -> Step | StepWithQueries:
+    """Returns the training step of these parts, to be jitted: with the embeddings of the queries if `has_bank`.
+
+    Raises: UserError for options that do not fit.
+
+    Example: `partitioner.jit_step(recipe.make_step(seed=0), shardings)`.
+    """
+    make = make_step_with_queries if self.has_bank else make_train_step
+    return make(
+      self.retriever.model,
+      self.loss,
+      self.transform,
+      seed=seed,
+      frozen=self.frozen_paths,
+      options=self.step,
+      tables=self.tables,
+    )
 
   @property
   def inputs(self) -> TextInputs:

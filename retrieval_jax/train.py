@@ -32,7 +32,6 @@ from retrieval_jax.recipe import (
 )
 from retrieval_jax.retriever import announce
 from retrieval_jax.train_state import TrainState, abstract_with, state_shardings
-from retrieval_jax.train_step import make_step_with_queries, make_train_step
 from retrieval_jax.training_batches import TrainingBatches
 from retrieval_jax.training_evaluation import SECONDS, make_evaluation
 from retrieval_jax.training_log import TrainingLog
@@ -70,34 +69,9 @@ def train(
   loop.check(total_steps)
   loop.folder(folder)
   check_best_metric(checkpoints.best_metric, recipe.evaluators)
-  partitioner.check_batch_size(recipe.batcher.batch_size)
-  model = recipe.retriever.model
-  partitioner.shardings(jax.eval_shape(model.init, jax.random.key(0)), model.logical_axes())
-  recipe.step.check(recipe.batcher.batch_size, partitioner.data_size)
-  recipe.negatives.check_number()
-  check_period(recipe.gramian_period)
-  data = mixture.load(
-    recipe.data,
-    recipe.inputs,
-    teacher_scores=recipe.teacher_scores,
-    hard_negatives=recipe.negatives.path,
-  )
-  recipe.negatives.check(data)
-  data = recipe.examples.of(data, recipe.loss)
-  partitioner.check_batch_size(
-    recipe.examples.estimation_size(recipe.loss, recipe.batcher.batch_size), "ESTIMATION_BATCH_SIZE"
-  )
+  data = _prepare(recipe, partitioner)
   batches = TrainingBatches(recipe, data, plan_of(recipe, data, seed), seed=seed)
-  make_step = make_step_with_queries if batches.has_bank else make_train_step
-  step_of_parts = make_step(
-    recipe.retriever.model,
-    recipe.loss,
-    recipe.transform,
-    seed=seed,
-    frozen=recipe.frozen_paths,
-    options=recipe.step,
-    tables=recipe.tables,
-  )
+  step_of_parts = recipe.make_step(seed=seed)
   check_parts(recipe, step_of_parts, batches.make(0), data, seed)
   if dry_run:
     initial_params(recipe.retriever, partitioner, seed=seed)
@@ -192,6 +166,28 @@ def train(
   if processes.is_first():
     print(f"{folder / f'checkpoint_{done}'} is written; python -m retrieval_jax.eval measures it", flush=True)
   return metrics
+
+
+def _prepare(recipe: Recipe, partitioner: Partitioner) -> RetrievalData:
+  """Returns the data of a training, after what needs no data is found to fit."""
+  model, batch_size = recipe.retriever.model, recipe.batcher.batch_size
+  partitioner.check_batch_size(batch_size)
+  partitioner.shardings(jax.eval_shape(model.init, jax.random.key(0)), model.logical_axes())
+  recipe.step.check(batch_size, partitioner.data_size)
+  recipe.negatives.check_number()
+  check_period(recipe.gramian_period)
+  data = mixture.load(
+    recipe.data,
+    recipe.inputs,
+    teacher_scores=recipe.teacher_scores,
+    hard_negatives=recipe.negatives.path,
+  )
+  recipe.negatives.check(data)
+  data = recipe.examples.of(data, recipe.loss)
+  partitioner.check_batch_size(
+    recipe.examples.estimation_size(recipe.loss, batch_size), "ESTIMATION_BATCH_SIZE"
+  )
+  return data
 
 
 def _say_nothing_to_do(folder: pathlib.Path, start: int, total_steps: int) -> None:

@@ -69,11 +69,6 @@ class TrainingBatches:
     self._reading: dict[str, Any] = {"read": RowTokens} if jax.process_count() > 1 else {}
     self._in_force: dict[str, str | None] = {CLUSTERS: None, NEGATIVES: None}
 
-  @property
-  def has_bank(self) -> bool:
-    """Whether training steps must hand out the query embeddings: a refresh may come that takes them."""
-    return self._recipe.batcher.refreshes and self._recipe.clusters.embeddings == "bank"
-
   def make(self, step: int) -> Batch:
     """Returns the batch of a step (numpy; of several processes tokens that are read when they are placed)."""
     batcher, plan = self._recipe.batcher, self.plan
@@ -97,7 +92,7 @@ class TrainingBatches:
     batcher, options = self._recipe.batcher, self._recipe.clusters
     if not batcher.refreshes:
       return []
-    if self.has_bank:
+    if self._recipe.has_bank:
       shape = self._data.num_examples, self._recipe.retriever.model.embed_dim
       size = shape[0] * shape[1] * np.dtype(options.dtype).itemsize
       place = f"{options.path or f'MODEL_DIR/{batch_artefacts.FOLDER}'}, and as much beside each checkpoint"
@@ -123,7 +118,7 @@ class TrainingBatches:
     self._folder, self._partitioner = folder / batch_artefacts.FOLDER, partitioner
     if step == 0 and jax.process_index() == 0:
       batch_artefacts.clear(self._folder)
-    if self.has_bank and jax.process_index() == 0:
+    if self._recipe.has_bank and jax.process_index() == 0:
       options = self._recipe.clusters
       place = self._folder if options.path is None else pathlib.Path(options.path).expanduser()
       embed_dim = self._recipe.retriever.model.embed_dim
@@ -157,7 +152,7 @@ class TrainingBatches:
 
   def watching(self, step: Callable) -> Callable:
     """Returns the jitted step as (state, batch) -> (state', metrics), whose query embeddings `hold` then finds."""
-    if not self.has_bank:
+    if not self._recipe.has_bank:
       return step
 
     def run(state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, Array]]:
@@ -174,7 +169,7 @@ class TrainingBatches:
   def save(self, step: int) -> dict[str, Any]:
     """Returns what the manifest of a checkpoint after `step` steps says of its batches, and writes its bank."""
     bank = None
-    if self.has_bank:
+    if self._recipe.has_bank:
       bank = f"{BANK}_{step:08d}.npy"
       try:
         if self.bank is not None:
@@ -191,7 +186,7 @@ class TrainingBatches:
 
   def prune(self, steps: list[int]) -> None:
     """Deletes what none of the checkpoints that are kept needs. steps: theirs."""
-    used = self.has_bank or any(self._in_force.values())
+    used = self._recipe.has_bank or any(self._in_force.values())
     if used and steps and jax.process_index() == 0:
       for kind in (CLUSTERS, NEGATIVES):
         batch_artefacts.prune(self._folder, kind, min(steps))
@@ -210,14 +205,14 @@ class TrainingBatches:
     batcher, options = self._recipe.batcher, self._recipe.clusters
     path = artefact(self._folder, CLUSTERS, step)
     mesh = self._partitioner.mesh if options.on_devices else None
-    if self.has_bank:
+    if self._recipe.has_bank:
       self._fill_bank(state)
 
     def compute() -> batch_artefacts.Arrays:
       return as_arrays(batcher.refresh(self.plan, self._embeddings(state), step=step, mesh=mesh).state)
 
     record = {**self._record(), "batcher": described(batcher), "batch_size": batcher.batch_size}
-    arrays = batch_artefacts.write_once(path, record, compute, together=not self.has_bank)
+    arrays = batch_artefacts.write_once(path, record, compute, together=not self._recipe.has_bank)
     self._take_clusters(arrays, path.name)
     size = float(self.plan.state["cluster_size"])
     self._say(

@@ -6,10 +6,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from retrieval_jax import encoding
+from retrieval_jax.compilations import Compilations
 from retrieval_jax.encoding import Encoder, RaggedRows
 from retrieval_jax.errors import UserError
 from retrieval_jax.models.bert import BertEncoder
-from retrieval_jax.models.dual_encoder import SIDES, dual_encoder
+from retrieval_jax.models.dual_encoder import dual_encoder
 from retrieval_jax.models.tower import Tower
 from retrieval_jax.partitioning import partitioner
 
@@ -43,14 +44,13 @@ def test_bucketed_equals_one_by_one_unpadded(params, count):
 
 def test_no_more_compilations_than_shapes(params):
   encoder = Encoder(MODEL, params, partitioner(), tokens_per_batch=512)
-  run = encoding._compiled(MODEL, "float32", "query", encoder.partitioner)
-  before = run._cache_size()
-  for count in (1, 3, 9, 20, 70, 200):
-    for seed in range(2):
-      encoder.queries(rows(count, 32, seed))
+  with Compilations() as compilations:
+    for count in (1, 3, 9, 20, 70, 200):
+      for seed in range(2):
+        encoder.queries(rows(count, 32, seed))
   shapes = encoder.shapes(32)
   assert shapes == [(32, 16), (8, 16), (16, 32), (8, 32)]
-  assert run._cache_size() - before <= len(shapes)
+  assert compilations.count <= len(shapes)
 
 
 def test_one_tower_compiles_once_for_both_sides(params):
@@ -60,9 +60,9 @@ def test_one_tower_compiles_once_for_both_sides(params):
   tokens = rows(8, 16)
   for pair, expected in ((model, 1), (two, 2)):
     encoder = Encoder(pair, jax.jit(pair.init)(jax.random.key(0)), partitioner())
-    query, passage = encoder.queries(tokens), encoder.passages(tokens)
-    programs = {encoding._compiled(pair, "float32", side, encoder.partitioner) for side in SIDES}
-    assert sum(program._cache_size() for program in programs) == expected
+    with Compilations() as compilations:
+      query, passage = encoder.queries(tokens), encoder.passages(tokens)
+    assert compilations.count == expected
     assert (np.abs(query - passage).max() < 1e-6) == (expected == 1)
 
 
@@ -130,10 +130,10 @@ def test_spans_compile_nothing_that_one_span_does_not(params):
   model = dual_encoder(Tower(BertEncoder(1, 2, 20, 16, max_positions=64), vocab_size=50))
   mesh = partitioner(devices=jax.devices()[:1])
   encoder = Encoder(model, jax.jit(model.init)(jax.random.key(0)), mesh, tokens_per_batch=512)
-  run = encoding._compiled(model, "float32", "passage", mesh)
-  for size in (7, 33, 64, 150):
-    list(encoder.spans("passage", rows(150, 32, seed=size), spans_of(150, size)))
-  assert run._cache_size() <= len(encoder.shapes(32)) == 4
+  with Compilations() as compilations:
+    for size in (7, 33, 64, 150):
+      list(encoder.spans("passage", rows(150, 32, seed=size), spans_of(150, size)))
+  assert compilations.count == len(encoder.shapes(32)) == 4
 
 
 def test_memory_is_that_of_one_span(params):
@@ -225,7 +225,7 @@ def test_a_full_memory_names_the_setting(params, monkeypatch):
   def full(*_):
     raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")
 
-  monkeypatch.setattr(encoding, "_compiled", lambda *_: full)
+  monkeypatch.setattr(encoding, "encode_program", lambda *_: full)
   encoder = Encoder(MODEL, params, partitioner(), tokens_per_batch=4096)
   with pytest.raises(UserError, match=r"TOKENS_PER_BATCH \(now 4,096\): try 2,048(.|\n)*99 bytes"):
     encoder.passages(rows(2, 16))

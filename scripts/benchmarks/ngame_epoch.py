@@ -100,7 +100,7 @@ def training(recipe: Recipe, data: RetrievalData, part: Partitioner, folder: pat
   create, rng = state_creator(recipe, data), jax.random.key(0)
   shardings = state_shardings(jax.eval_shape(lambda: create(rng, None)), recipe.retriever.model, part)
   state = jax.jit(create, out_shardings=shardings)(rng, initial_params(recipe.retriever, part, seed=0))
-  make = make_step_with_queries if batches.has_bank else make_train_step
+  make = make_step_with_queries if recipe.has_bank else make_train_step
   step = make(recipe.retriever.model, recipe.loss, recipe.transform, seed=0)
   jitted = part.jit_step(step, jax.tree.map(lambda x: x.sharding, state))
   watching = batches.watching(lambda state, batch: jitted(state, part.put_batch(batch)))

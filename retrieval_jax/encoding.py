@@ -13,9 +13,9 @@ from tqdm import tqdm
 from retrieval_jax import progress, watchdog
 from retrieval_jax.data.row_tokens import RowTokens
 from retrieval_jax.data.text_inputs import Text, TextInputs
-from retrieval_jax.errors import UserError
+from retrieval_jax.errors import UserError, nearest
 from retrieval_jax.length_batches import bucket, length_batches, row_counts
-from retrieval_jax.models.dual_encoder import PARTS, Side, TowerPair
+from retrieval_jax.models.dual_encoder import DTYPES, PARTS, Side, TowerPair
 from retrieval_jax.models.feature_bag import FeatureBagTower
 from retrieval_jax.partitioning import Partitioner
 
@@ -235,7 +235,14 @@ def _explaining_memory(budget: int) -> Iterator[None]:
 
 
 def encode_program(model: TowerPair, dtype: str, side: Side, partitioner: Partitioner) -> Callable:
-  """Returns the jitted (params, tokens [q l]) -> embeddings [q d]; of one tower for both sides, the same for both."""
+  """Returns the jitted (params, tokens [q l]) -> embeddings [q d]; of one tower for both sides, the same for both.
+
+  Raises: UserError for a dtype of the activations that there is not.
+  """
+  if dtype not in DTYPES:
+    raise UserError(
+      f"ENCODE_DTYPE={dtype!r}: expected {' or '.join(map(repr, DTYPES))}{nearest(str(dtype), DTYPES) or '.'}"
+    )
   return _jitted(model, dtype, "query" if _is_one_tower(model) else side, partitioner)
 
 

@@ -1,12 +1,14 @@
 """LoopOptions: how the loop over the steps runs on the host, which changes nothing of what is learnt."""
 
 import pathlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.paths import output_dir
 from retrieval_jax.profiling import FOLDER
 from retrieval_jax.watchdog import check_timeout
+
+MOST_AHEAD: Final = 64
 
 
 class LoopOptions(NamedTuple):
@@ -34,6 +36,11 @@ class LoopOptions(NamedTuple):
     for name, value, least in (("LOG_PERIOD", self.log_period, 1), ("BATCHES_AHEAD", self.batches_ahead, 0)):
       if type(value) is not int or value < least:
         raise UserError(f"{name}={value!r}: expected a whole number of at least {least}.")
+    if self.batches_ahead > MOST_AHEAD:
+      raise UserError(
+        f"BATCHES_AHEAD={self.batches_ahead}: expected at most {MOST_AHEAD}; each of them is held on the devices. 2 are enough "
+        "unless making a batch takes longer than a step."
+      )
     check_timeout(self.step_timeout)
     steps = self.profile_steps
     if steps is None:

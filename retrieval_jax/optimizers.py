@@ -162,6 +162,8 @@ def linear(*, peak: float, total_steps: int, warmup_steps: int = 0) -> Schedule:
   """
   if not peak > 0:
     raise UserError(f"linear: peak is {peak}; the highest learning rate must be above 0.")
+  if total_steps < 1:
+    raise UserError(f"TRAIN_STEPS={total_steps!r}: expected a whole number of at least 1.")
   if not 0 <= warmup_steps < total_steps:
     raise UserError(
       f"linear: warmup_steps is {warmup_steps} and total_steps is {total_steps}; the warm-up must be shorter than "

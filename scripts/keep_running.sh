@@ -47,6 +47,9 @@ while (($#)); do
       exit 0
       ;;
     --) shift && break ;;
+    --restarts | --wait | --stopped_file | --stopped_code)
+      fail "$1 needs its value after an equals sign: $1=${2:-VALUE}."
+      ;;
     -*) fail "unknown option $1; --help lists what there is." ;;
     *) break ;;
   esac
@@ -56,6 +59,7 @@ done
 number --restarts "$restarts"
 number --wait "$pause"
 number --stopped_code "$stopped_code"
+((stopped_code < 256)) || fail "--stopped_code=$stopped_code: expected at most 255, what an exit code can be."
 
 child=
 asked=false

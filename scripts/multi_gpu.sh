@@ -59,6 +59,9 @@ while (($#)); do
       usage
       exit 0
       ;;
+    --processes | --gpus | --platform | --devices | --port | --logs | --restarts | --grace)
+      fail "$1 needs its value after an equals sign: $1=${2:-VALUE}."
+      ;;
     -*) fail "unknown option $1 before the PROGRAM; --help lists what there is." ;;
     *) break ;;
   esac

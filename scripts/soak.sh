@@ -4,6 +4,7 @@
 set -euo pipefail
 here="$PWD"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+help_before_install "$@"
 make_venv dev
 root="$PWD"
 cd "$here"

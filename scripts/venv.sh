@@ -5,6 +5,7 @@
 # Huge pages for malloc where glibc knows the switch: a training step on CPU takes 17% less time (measured).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
 
+caller="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)/$(basename "${BASH_SOURCE[1]}")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
@@ -17,6 +18,20 @@ find_python() {
   done
   echo "error: no Python 3.11 to 3.13 found; set PYTHON to one" >&2
   return 2
+}
+
+# Prints the comment at the head of the calling script and ends it, where it is asked for its --help and nothing is installed:
+# the options are those of the Python program, which needs the installation.
+help_before_install() { # help_before_install ARGUMENT...
+  local argument
+  [ ! -x .venv/bin/python ] || return 0
+  for argument in "$@"; do
+    if [ "$argument" = --help ] || [ "$argument" = -h ]; then
+      sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$caller"
+      echo "(All options are listed once .venv is there: any run of this script makes it.)"
+      exit 0
+    fi
+  done
 }
 
 make_venv() { # make_venv EXTRAS, for example make_venv dev

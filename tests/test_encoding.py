@@ -66,6 +66,14 @@ def test_one_tower_compiles_once_for_both_sides(params):
     assert (np.abs(query - passage).max() < 1e-6) == (expected == 1)
 
 
+def test_an_unknown_dtype_names_its_setting(params):
+  encoder = Encoder(MODEL, params, partitioner(), dtype="bfloat61")
+  with pytest.raises(
+    UserError, match=r"ENCODE_DTYPE='bfloat61': expected 'float32' or 'bfloat16'.*did you mean"
+  ):
+    encoder.queries(rows(1, 8))
+
+
 def test_embeddings_that_are_not_finite_name_the_text(params):
   broken = jax.tree.map(lambda x: x, params)
   broken["token_embedder"] = {"embedding": params["token_embedder"]["embedding"].at[7].set(np.nan)}

@@ -82,10 +82,16 @@ def test_linear_rises_first():
   np.testing.assert_allclose(got, [0, 0.5, 1, (100 - 60) / (100 - 20)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("warmup, total", [(10, 10), (-1, 10), (0, 0)])
+@pytest.mark.parametrize("warmup, total", [(10, 10), (-1, 10)])
 def test_linear_with_no_room(warmup, total):
   with pytest.raises(UserError, match="the warm-up must be shorter than the run"):
     optimizers.linear(peak=1.0, total_steps=total, warmup_steps=warmup)
+
+
+@pytest.mark.parametrize("total", [0, -1])
+def test_linear_needs_steps(total):
+  with pytest.raises(UserError, match=f"TRAIN_STEPS={total}: expected a whole number of at least 1"):
+    optimizers.linear(peak=1.0, total_steps=total)
 
 
 def test_linear_needs_a_peak():

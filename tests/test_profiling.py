@@ -70,6 +70,10 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
   [
     (LoopOptions(log_period=0), "LOG_PERIOD=0: expected a whole number of at least 1"),
     (LoopOptions(batches_ahead=-1), "BATCHES_AHEAD=-1: expected a whole number of at least 0"),
+    (
+      LoopOptions(batches_ahead=65),
+      "BATCHES_AHEAD=65: expected at most 64; each of them is held on the devices",
+    ),
     (LoopOptions(batches_ahead=True), "BATCHES_AHEAD=True: expected a whole number"),
     (LoopOptions(profile_steps=(0, 3)), r"PROFILE_STEPS=\(0, 3\): expected two numbers of steps"),
     (LoopOptions(profile_steps=(3, 3)), r"with 1 <= first < end, such as \(10, 13\)"),

@@ -43,7 +43,6 @@ from retrieval_jax.recipe import Recipe, state_creator
 from retrieval_jax.refresh_options import NegativeRefresh
 from retrieval_jax.retriever import Retriever
 from retrieval_jax.train_state import TrainState, state_shardings
-from retrieval_jax.train_step import make_step_with_queries, make_train_step
 from retrieval_jax.training_batches import TrainingBatches
 from retrieval_jax.training_plan import plan_of
 from retrieval_jax.weights import initial_params
@@ -100,9 +99,7 @@ def training(recipe: Recipe, data: RetrievalData, part: Partitioner, folder: pat
   create, rng = state_creator(recipe, data), jax.random.key(0)
   shardings = state_shardings(jax.eval_shape(lambda: create(rng, None)), recipe.retriever.model, part)
   state = jax.jit(create, out_shardings=shardings)(rng, initial_params(recipe.retriever, part, seed=0))
-  make = make_step_with_queries if recipe.has_bank else make_train_step
-  step = make(recipe.retriever.model, recipe.loss, recipe.transform, seed=0)
-  jitted = part.jit_step(step, jax.tree.map(lambda x: x.sharding, state))
+  jitted = part.jit_step(recipe.make_step(seed=0), jax.tree.map(lambda x: x.sharding, state))
   watching = batches.watching(lambda state, batch: jitted(state, part.put_batch(batch)))
   return Training(batches, watching, [state])
 

@@ -8,6 +8,7 @@
 #   bash scripts/reproduce/gramian.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../venv.sh"
+help_before_install "$@"
 make_venv plots
 RUN="${RUN:-runs/gramian}"
 python scripts/reproduce/gramian.py --run="$RUN" "$@"

@@ -8,6 +8,7 @@
 #   bash scripts/reproduce/ngame.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../venv.sh"
+help_before_install "$@"
 make_venv bm25
 RUN="${RUN:-runs/ngame}"
 python scripts/reproduce/ngame.py --run="$RUN" "$@"

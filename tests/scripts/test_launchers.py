@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,13 @@ def test_a_signal_goes_to_the_command_which_has_its_time_to_save(tmp_path, numbe
 def test_wrong_options_are_refused():
   assert "expected a whole number" in bash("keep_running.sh", "--restarts=many", "true").stderr
   assert "a COMMAND is missing" in bash("keep_running.sh", "--wait=1").stderr
+  assert (
+    "--restarts needs its value after an equals sign: --restarts=1"
+    in bash("keep_running.sh", "--restarts", "1", "true").stderr
+  )
+  assert (
+    "--stopped_code=300: expected at most 255" in bash("keep_running.sh", "--stopped_code=300", "true").stderr
+  )
   assert "unknown option --restart" in bash("keep_running.sh", "--restart=1", "true").stderr
 
 
@@ -151,6 +159,7 @@ def test_one_process_is_told_of_no_other():
     (("--platform=tpu", "train"), "expected cpu, or nothing for GPUs"),
     (("--platform=cpu", "--gpus=1", "train"), "leave one of them out"),
     (("--proceses=2", "train"), "unknown option --proceses=2"),
+    (("--processes", "2", "train"), "--processes needs its value after an equals sign: --processes=2"),
     (("--platform=cpu",), "a PROGRAM is missing"),
   ],
 )
@@ -367,3 +376,13 @@ def test_the_calls_that_the_docs_show_are_ones_that_the_scripts_take(tmp_path):
     )
     assert done.returncode == 0, f"{script} {words}: {done.stderr}"
     assert done.stdout
+
+
+@pytest.mark.parametrize("script", ["soak.sh", "reproduce/ngame.sh", "reproduce/gramian.sh"])
+def test_help_installs_nothing(tmp_path, script):
+  shutil.copytree(SCRIPTS, tmp_path / "scripts")
+  command = ["bash", f"scripts/{script}", "--help"]
+  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+  assert done.returncode == 0, done.stderr
+  assert "2 cores" in done.stdout or "two cores" in done.stdout or script in done.stdout
+  assert [path.name for path in tmp_path.iterdir()] == ["scripts"]

@@ -115,10 +115,10 @@ class TrainingSteps:
 
     Raises: as StepGuard.metrics.
     """
-    with self._compilations.expected():  # the schedule's first look
-      rates = self._recipe.optimizer.learning_rates(step)
     with self._watch.on_device():
-      return {**self._guard.metrics(), **rates}
+      found = self._guard.metrics()
+    with self._compilations.expected():  # the schedule's first look; before the step is over it would wait for it
+      return {**found, **self._recipe.optimizer.learning_rates(step)}
 
   def numbers(self, step: int) -> dict[str, float]:
     """Returns what there is to log beside the metrics of batch `step`, some of it of the time since the last call."""

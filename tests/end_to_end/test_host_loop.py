@@ -12,6 +12,8 @@ import pytest
 from jax import monitoring
 
 from retrieval_jax.errors import UserError
+from retrieval_jax.optimizers import Optimizer
+from retrieval_jax.step_guard import StepGuard
 from retrieval_jax.training_batches import TrainingBatches
 from tests.end_to_end.conftest import assert_equal_states, state_of
 
@@ -71,6 +73,29 @@ def test_the_step_compiles_once_over_epochs_padded_batches_evaluations_and_a_res
   captured = capsys.readouterr()
   assert WARNING not in captured.err
   assert captured.out.count("memory a device: ") == 2
+
+
+def test_what_the_log_says_of_the_schedule_is_computed_when_the_step_is_over(
+  launch, tiny, tmp_path, monkeypatch
+):
+  """On a CPU the schedule's little programs queue behind the step that runs: the host would seem to take that time."""
+  order = []
+
+  def noted(cls: type, name: str) -> None:
+    method = getattr(cls, name)
+
+    def run(self, *args):
+      found = method(self, *args)
+      order.append(name)
+      return found
+
+    monkeypatch.setattr(cls, name, run)
+
+  noted(StepGuard, "metrics")
+  noted(Optimizer, "learning_rates")
+  launch("train", *tiny, f"--gin.MODEL_DIR={tmp_path / 'run'}", "--gin.TRAIN_STEPS=1")
+  # Before the only step's log line: the guard's look at the step before (there is none), at this one, then the schedule.
+  assert order[:3] == ["metrics", "metrics", "learning_rates"]
 
 
 def test_batches_made_ahead_are_those_of_the_refreshed_plan_and_the_step_compiles_once(

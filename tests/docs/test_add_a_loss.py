@@ -2,10 +2,6 @@
 
 import inspect
 import json
-import pathlib
-import re
-import shlex
-import subprocess
 import sys
 
 import gin
@@ -14,11 +10,10 @@ import pytest
 
 from retrieval_jax import launch
 from tests.conformance import test_losses as conformance
-from tests.end_to_end.conftest import environment, pairs
+from tests.docs.examples import run_python, shell_lines, write_files
+from tests.docs.pages import ROOT
 
-DOC = pathlib.Path(__file__).parent.parent.parent / "docs" / "add_a_loss.md"
-FILE = re.compile(r"^`(\S+)`\n\n```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs" / "add_a_loss.md"
 PROPERTIES = [
   name
   for name, function in inspect.getmembers(conformance, inspect.isfunction)
@@ -30,9 +25,7 @@ PROPERTIES = [
 def folder(tmp_path_factory):
   """A folder with the document's files and a file of pairs."""
   folder = tmp_path_factory.mktemp("add_a_loss")
-  for name, text in FILE.findall(DOC.read_text(encoding="utf-8")):
-    (folder / name).write_text(text, encoding="utf-8")
-  (folder / "pairs.tsv").write_text("".join(f"{q}\t{p}\n" for q, p in pairs()), encoding="utf-8")
+  write_files(PAGE, folder)
   return folder
 
 
@@ -53,20 +46,8 @@ def test_the_files_are_those_promised(folder):
 
 
 def test_its_commands_test_the_loss_and_train_with_it(folder):
-  (block,) = COMMANDS.findall(DOC.read_text(encoding="utf-8"))
-  for command in block.replace("\\\n", "").strip().splitlines():
-    python, *arguments = shlex.split(command)
-    assert python == "python"
-    done = subprocess.run(
-      [sys.executable, *arguments],
-      cwd=folder,
-      env=environment(),
-      capture_output=True,
-      text=True,
-      timeout=300,
-      check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+  for line in shell_lines(PAGE):
+    run_python(line, folder)
   lines = (folder / "run" / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()
   log = [json.loads(line) for line in lines]
   assert [record["step"] for record in log] == [1, 2, 3, 4, 5]

@@ -9,11 +9,11 @@ import numpy as np
 
 from retrieval_jax.data.trec import read_qrels, read_run
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import PER_QUERY_FILE, RUN_FILE
 from retrieval_jax.metrics.per_query import read_per_query
 from retrieval_jax.metrics.ranking import evaluate_ranking
 from retrieval_jax.metrics.significance import confidence_interval, paired_test
 from retrieval_jax.paths import resolve
+from retrieval_jax.result_files import PER_QUERY_FILE, RUN_FILE
 
 METRICS = ("ndcg@10", "map", "mrr@10", "recall@100", "p@1")
 PerQuery = Mapping[str, Mapping[str, float]]  # metric -> query id -> value
@@ -35,22 +35,25 @@ class Comparison(NamedTuple):
   queries: int
 
 
-def compare(run_a: str, run_b: str, *, qrels: str | None = None) -> list[Comparison]:
+def compare(
+  run_a: str, run_b: str, *, qrels: str | None = None, metrics: Sequence[str] | None = None
+) -> list[Comparison]:
   """Returns the comparison of every metric that both runs have, over the queries that both have.
 
   run_a, run_b: a folder of `eval` (MODEL_DIR/eval/<task>/step_<n>), its per_query.tsv, or with `qrels` a TREC run file,
   ours or another tool's.
   qrels: judgements in TREC's or BEIR's form; both runs are then measured anew.
+  metrics: those that are compared; None: all.
 
   Raises: UserError if the runs are not of the same queries, or have no metric in common.
 
   Example: `compare("a/eval/pydocs/step_0", "b/eval/pydocs/step_100")`.
   """
   a, b = (read_values(path, qrels=qrels) for path in (run_a, run_b))
-  metrics = [name for name in a if name in b]
-  if not metrics:
+  common = [name for name in a if name in b and (metrics is None or name in metrics)]
+  if not common:
     raise UserError(f"{run_a} has {', '.join(a)} and {run_b} {', '.join(b)}: no metric in common.")
-  return [_compared(name, a[name], b[name], (run_a, run_b)) for name in metrics]
+  return [_compared(name, a[name], b[name], (run_a, run_b)) for name in common]
 
 
 def _compared(

@@ -17,7 +17,8 @@ from retrieval_jax.data.dataset import RetrievalData
 from retrieval_jax.data.sampling import Sample, sampled
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.decile_report import report_deciles
-from retrieval_jax.embedding_geometry import measure_geometry, warn_of_collapse
+from retrieval_jax.embedding_geometry import measure_geometry, sample_embeddings, warn_of_collapse
+from retrieval_jax.embedding_sample import EmbeddingSample, write_sample
 from retrieval_jax.errors import UserError
 from retrieval_jax.metrics.deciles import Decile, decile_values
 from retrieval_jax.metrics.judgements import Qrels
@@ -27,6 +28,7 @@ from retrieval_jax.metrics.significance import confidence_interval
 from retrieval_jax.paths import atomic_write
 from retrieval_jax.propensities import Propensities
 from retrieval_jax.records import Ranking
+from retrieval_jax.result_files import GEOMETRY_FILE, METRICS_FILE, PER_QUERY_FILE, RUN_FILE, WORST_FILE
 from retrieval_jax.run_file import write_run
 from retrieval_jax.searchers import EXACT, DenseSearcher, Searcher, task_name
 from retrieval_jax.unwanted import (
@@ -37,8 +39,8 @@ from retrieval_jax.unwanted import (
   own_passages,
   without,
 )
-
-METRICS_FILE, RUN_FILE, PER_QUERY_FILE = "metrics.json", "run.trec", "per_query.tsv"
+from retrieval_jax.worst_file import write_worst
+from retrieval_jax.worst_queries import worst_queries
 
 
 class EvaluationResult(NamedTuple):
@@ -49,6 +51,7 @@ class EvaluationResult(NamedTuple):
   counts: how many queries were judged and answered, how many judgements dangle, and so on: whole numbers, by name.
   geometry: what `measure_geometry` says of the embeddings; empty for a searcher without any.
   deciles: of a task with label counts, what was found of common and of rare passages, the head first.
+  sample: some of the embeddings; None for a searcher without any.
   """
 
   metrics: Mapping[str, float]
@@ -58,6 +61,16 @@ class EvaluationResult(NamedTuple):
   counts: Mapping[str, int]
   geometry: Mapping[str, float]
   deciles: Sequence[Decile] = ()
+  sample: EmbeddingSample | None = None
+
+
+class Found(NamedTuple):
+  """What a search gave: the results that count, how many others were left out, and how the embeddings lie, if there are some."""
+
+  ranking: Ranking
+  dropped: Mapping[str, int]
+  geometry: Mapping[str, float]
+  sample: EmbeddingSample | None
 
 
 class RetrievalEvaluator(NamedTuple):
@@ -121,7 +134,8 @@ class RetrievalEvaluator(NamedTuple):
     Raises: UserError for a metric that is not finite or that nothing can be measured by.
     """
     names, data = self.metric_names, self.load()
-    ranking, dropped, geometry = self._search(searcher, data)
+    searched = self._search(searcher, data)
+    ranking = searched.ranking
     qrels, least = Qrels.of([data.judgements(int(row)) for row in data.judged]), data.info.relevant_from
     scored, deciles = Propensities.of(data), []
     weights = None if scored is None else scored.weights
@@ -136,31 +150,28 @@ class RetrievalEvaluator(NamedTuple):
       "answered": found.answered,
       "corpus_size": data.passages.num_rows - number_unshared(data),
       "dangling_judgements": 0 if data.dangling is None else len(data.dangling.grades),
-      **dropped,
+      **searched.dropped,
       "empty_passages": int(data.passages.empty.sum()),
       "empty_queries": int(data.queries.empty[data.judged].sum()),
     }
-    return EvaluationResult(found.means, found.per_query, ranking, data, counts, geometry, deciles)
+    return EvaluationResult(
+      found.means, found.per_query, ranking, data, counts, searched.geometry, deciles, searched.sample
+    )
 
-  def _search(
-    self, searcher: Searcher, data: RetrievalData
-  ) -> tuple[Ranking, dict[str, int], Mapping[str, float]]:
-    """Returns the `depth` best results without those that are none, how many of these were left out, and the geometry
-    of the embeddings."""
+  def _search(self, searcher: Searcher, data: RetrievalData) -> Found:
+    """Returns the `depth` best results without those that are none."""
     drops = data.info.drop_identical if self.drop_identical is None else self.drop_identical
     own, filtered = own_passages(data) if drops else NOTHING, filtered_passages(data)
     deepest = self.depth + own.most + filtered.most
     k = min(deepest + number_unshared(data), data.passages.num_rows)
-    geometry: Mapping[str, float] = {}
-    if isinstance(searcher, DenseSearcher):
-      embedded = searcher.embedded(data)
-      ranking, geometry = embedded.search(k=k), measure_geometry(embedded, data)
-    else:
-      ranking = searcher.search(data, k=k)
+    embedded = searcher.embedded(data) if isinstance(searcher, DenseSearcher) else None
+    ranking = searcher.search(data, k=k) if embedded is None else embedded.search(k=k)
     ranking = candidates_alone(ranking, data, depth=deepest)
     ranking, identical = without(ranking, own, depth=self.depth + filtered.most)
     ranking, pairs = without(ranking, filtered, depth=self.depth)
-    return ranking, {"dropped_identical": identical, "dropped_filtered": pairs}, geometry
+    geometry = {} if embedded is None else measure_geometry(embedded, data)
+    sample = None if embedded is None else sample_embeddings(embedded, data, ranking)
+    return Found(ranking, {"dropped_identical": identical, "dropped_filtered": pairs}, geometry, sample)
 
   def folder(self, searcher: Searcher, model_dir: pathlib.Path) -> pathlib.Path:
     """Returns MODEL_DIR/eval/<task>/step_<n>; a searcher other than the model's own puts its name before step."""
@@ -168,9 +179,9 @@ class RetrievalEvaluator(NamedTuple):
     return model_dir / "eval" / self.name / f"{kind}step_{searcher.step}"
 
   def run(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, float]:
-    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec, per_query.tsv}, and of a task with
-    label counts deciles.tsv and deciles.png; returns the metrics and the geometry of the embeddings; warns of judgements
-    that dangle, empty texts and embeddings that collapsed."""
+    """Evaluates and writes MODEL_DIR/eval/<task>/step_<n>/{metrics.json, run.trec, per_query.tsv, worst.jsonl}, of a searcher
+    with embeddings geometry.npz, and of a task with label counts deciles.tsv and deciles.png; returns the metrics and the
+    geometry of the embeddings; warns of judgements that dangle, empty texts and embeddings that collapsed."""
     start = time.perf_counter()
     result = self.evaluate(searcher)
     if jax.process_index() == 0:
@@ -192,6 +203,7 @@ class RetrievalEvaluator(NamedTuple):
         tag=searcher.name,
       )
       write_per_query(folder / PER_QUERY_FILE, ids, result.per_query)
+      self._write_for_report(folder, result)
       if result.deciles:
         report_deciles(folder, searcher.name, result.deciles)
       with atomic_write(folder / METRICS_FILE) as file:
@@ -202,6 +214,14 @@ class RetrievalEvaluator(NamedTuple):
   def run_all(self, searcher: Searcher, *, model_dir: pathlib.Path) -> dict[str, Mapping[str, float]]:
     """Returns {name: results}: what `run` returns, as a group of evaluators gives it for its members."""
     return {self.name: self.run(searcher, model_dir=model_dir)}
+
+  def _write_for_report(self, folder: pathlib.Path, result: EvaluationResult) -> None:
+    """Writes what a report shows of single queries and embeddings: less than 2 MB, in some 20 ms."""
+    metric = self.metric_names[0]
+    values = result.per_query[metric]
+    write_worst(folder / WORST_FILE, worst_queries(result.ranking, result.data, metric=metric, values=values))
+    if result.sample is not None:
+      write_sample(folder / GEOMETRY_FILE, result.sample)
 
   def _record(self, searcher: Searcher, result: EvaluationResult, seconds: float) -> dict[str, Any]:
     """Returns what metrics.json holds: the numbers, and all that one must know to get them again."""

@@ -13,8 +13,9 @@ from retrieval_jax.data.sampling import Sample
 from retrieval_jax.data.task_source import TaskSource
 from retrieval_jax.data.text_inputs import TextInputs
 from retrieval_jax.errors import UserError
-from retrieval_jax.evaluation import METRICS_FILE, RetrievalEvaluator
+from retrieval_jax.evaluation import RetrievalEvaluator
 from retrieval_jax.paths import atomic_write
+from retrieval_jax.result_files import METRICS_FILE
 from retrieval_jax.searchers import Searcher
 
 USUAL_SPLITS = ("test", "dev")  # of a task that is named without a split: the first of these that it has

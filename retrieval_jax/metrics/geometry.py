@@ -1,4 +1,5 @@
-"""The geometry of embeddings: how near the two sides of a pair are, and how evenly embeddings fill the sphere."""
+"""The geometry of embeddings: how near the two sides of a pair are, how evenly embeddings fill the sphere, how many dimensions
+they use, and whether the two towers share one region."""
 
 from collections.abc import Iterator
 
@@ -60,6 +61,50 @@ def mean_cosine(x: Float[np.ndarray, "e d"]) -> float:
   rows = _normalised(x, 2)
   count = len(rows)
   return float((np.sum(np.sum(rows, axis=0) ** 2) - count) / (count * (count - 1)))
+
+
+def effective_rank(x: Float[np.ndarray, "e d"]) -> float:
+  """Returns exp of the entropy of the singular values, divided by their sum: how many dimensions the rows use.
+
+  It is r for r equal singular values and no others, at most min(e, d). The rows are taken as they are, neither centred nor
+  normalised; what the log calls gramian/effective_rank_* is another number, tr(G)^2 / |G|^2. O(e d min(e, d)) time.
+
+  Raises: UserError for no rows, numbers that are not finite, and rows that are all zeros.
+
+  Source: Roy and Vetterli (2007), "The effective rank: a measure of effective dimensionality", definition 1.
+
+  Example: `effective_rank(np.eye(3))` is 3.
+  """
+  rows = np.asarray(x, np.float64)
+  if not rows.size or not np.isfinite(rows).all() or not rows.any():
+    raise UserError(f"effective_rank: embeddings {rows.shape}; expected finite rows that are not all zeros.")
+  values = np.linalg.svd(rows, compute_uv=False)
+  shares = values[values > 0] / values.sum()
+  return float(np.exp(-np.sum(shares * np.log(shares))))
+
+
+def tower_ratios(
+  query: Float[np.ndarray, "q d"], passage: Float[np.ndarray, "p d"]
+) -> Float[np.ndarray, "pairs"]:
+  """Returns cos(q_i, q_j) / cos(q_i, p_j) of every i and j that differ: near 1 where both towers share one region.
+
+  passage: row j belongs to query j. Pairs with a cosine of 0 below are left out: they have no ratio; those near 0 have a large
+  one, so take quantiles of the ratios and no mean. O(q^2 d) time and some arrays of q^2 numbers.
+
+  Raises: UserError for other shapes, fewer than 2 rows, numbers that are not finite, and a row of zeros.
+
+  Source: Moiseev et al. (2023), "SamToNe", section 4.2 and Figure 6, which takes i and j at random.
+
+  Example: `tower_ratios(q, q)` is all ones.
+  """
+  if query.shape != passage.shape:
+    raise UserError(
+      f"tower_ratios: queries {query.shape} and passages {passage.shape}; expected one passage a query."
+    )
+  queries, passages = _normalised(query, 2), _normalised(passage, 2)
+  same, cross = queries @ queries.T, queries @ passages.T
+  kept = ~np.eye(len(queries), dtype=bool) & (cross != 0)
+  return same[kept] / cross[kept]
 
 
 def _normalised(x: Float[np.ndarray, "e d"], fewest: int) -> Float[np.ndarray, "e d"]:

@@ -1,4 +1,4 @@
-"""Alignment, uniformity and the mean cosine: values by hand, blocks, and what has no direction."""
+"""Alignment, uniformity, the mean cosine, effective rank and tower ratios: values by hand, blocks, and what has no direction."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from retrieval_jax.errors import UserError
 from retrieval_jax.metrics import geometry
-from retrieval_jax.metrics.geometry import alignment, mean_cosine, uniformity
+from retrieval_jax.metrics.geometry import alignment, effective_rank, mean_cosine, tower_ratios, uniformity
 
 AXES = np.array([[1.0, 0], [0, 2], [-3, 0]])
 
@@ -40,6 +40,32 @@ def test_blocks_equal_the_whole(monkeypatch):
   monkeypatch.setattr(geometry, "BLOCK", 5)
   assert uniformity(x) == pytest.approx(expected, rel=1e-10)
   assert mean_cosine(x) == pytest.approx(cosines.mean(), rel=1e-9)
+
+
+def test_effective_rank_is_exp_of_the_entropy_of_the_singular_values():
+  assert effective_rank(np.eye(4)) == pytest.approx(4)
+  assert effective_rank(np.ones((5, 3))) == pytest.approx(1)
+  # Singular values 3 and 1: shares 3/4 and 1/4.
+  entropy = -(3 / 4 * math.log(3 / 4) + 1 / 4 * math.log(1 / 4))
+  assert effective_rank(np.array([[3.0, 0], [0, -1], [0, 0]])) == pytest.approx(math.exp(entropy))
+  assert effective_rank(1e-8 * np.eye(4, dtype=np.float32)) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((3, 2)), np.zeros((0, 2)), np.array([[1.0, np.nan]])])
+def test_effective_rank_of_nothing(rows):
+  with pytest.raises(UserError, match=r"effective_rank: embeddings \(\d, 2\); expected finite rows"):
+    effective_rank(rows)
+
+
+def test_tower_ratios_are_of_the_pairs_of_different_rows():
+  query = np.array([[1.0, 0], [3, 4], [0, 2]])  # cosines .6 (0, 1), 0 (0, 2), .8 (1, 2)
+  passage = np.array([[0.8, 0.6], [0, 1], [1, 0]])
+  # cos(q_i, p_j), i != j: 0 (0, 1), 1 (0, 2); .96 (1, 0), .6 (1, 2); .6 (2, 0), 1 (2, 1). The first has no ratio.
+  expected = [0 / 1, 0.6 / 0.96, 0.8 / 0.6, 0 / 0.6, 0.8 / 1]
+  assert tower_ratios(query, passage).tolist() == pytest.approx(expected)
+  assert tower_ratios(query[:2], query[:2]) == pytest.approx([1, 1])
+  with pytest.raises(UserError, match=r"tower_ratios: queries \(3, 2\) and passages \(2, 2\)"):
+    tower_ratios(query, passage[:2])
 
 
 def test_float16_rows_do_not_overflow():

@@ -20,6 +20,7 @@ L3 = {
   "fuse",
   "plan",
   "convert",
+  "report",
   "dual_encoder",
   "adapters",
   "launch",
@@ -105,7 +106,14 @@ def test_importing_the_package_loads_no_jax():
   assert not modules_after("import retrieval_jax") & {"jax", "tensorflow", "seqio", "orbax"}
 
 
-@pytest.mark.parametrize("program", ["train", "eval", "encode", "search", "mine", "fuse", "plan", "convert"])
+def test_the_page_of_a_run_is_made_without_jax():
+  loaded = modules_after("import retrieval_jax.report, retrieval_jax.reporting.page")
+  assert not loaded & {"jax", "tensorflow", "seqio", "orbax", "matplotlib", "sklearn", "scipy", "gin"}
+
+
+@pytest.mark.parametrize(
+  "program", ["train", "eval", "encode", "search", "mine", "fuse", "plan", "convert", "report"]
+)
 def test_help_loads_no_tensorflow_and_shows_an_example(program):
   code = (
     "import runpy, sys\n"
@@ -118,5 +126,6 @@ def test_help_loads_no_tensorflow_and_shows_an_example(program):
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
-  assert ("--from SOURCE" if program == "convert" else "--gin_file FILE") in done.stdout
+  flag = {"convert": "--from SOURCE", "report": "--compare"}.get(program, "--gin_file FILE")
+  assert flag in done.stdout
   assert f"python -m retrieval_jax.{program}" in done.stdout.split("example", 1)[1]

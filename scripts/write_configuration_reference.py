@@ -63,6 +63,8 @@ is looked for in `--gin_search_paths` (the working directory) and then among the
 
 _MACRO = re.compile(r"^([A-Z]\w*)\s*=")
 _BINDING = re.compile(r"^([a-z]\S*\.\w+)\s*=\s*([^%@\[{(\s].*)$")
+_COMMANDS = ("  python ", "  bash ")
+_PARAGRAPH = re.compile(r"^[A-Z][a-z]+:(?: |$)")
 _INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1""")
 
 
@@ -105,7 +107,7 @@ def read_file(path: pathlib.Path, name: str) -> File:
       sets.append(f"{match[1]} = {match[2].split('  #')[0].strip()}")
     above = []
   includes = [match[2] for line in lines if (match := _INCLUDE.match(line))]
-  return File(name, [line.lstrip("#").strip() for line in head], includes, settings, sets)
+  return File(name, [line.lstrip("#").rstrip().removeprefix(" ") for line in head], includes, settings, sets)
 
 
 def _comments(lines: Sequence[str]) -> Iterator[str]:
@@ -138,7 +140,7 @@ def page(files: Sequence[File]) -> str:
 
 
 def _section(file: File) -> str:
-  lines = [f"#### {file.name}", "", *map(_prose, file.head), ""]
+  lines = [f"#### {file.name}", "", *_head(file.head), ""]
   if file.includes:
     lines += [f"Includes {', '.join(map(_link, file.includes))}.", ""]
   if file.sets:
@@ -147,6 +149,17 @@ def _section(file: File) -> str:
     said = f": {_prose(setting.comment)}" if setting.comment else ""
     lines.append(f"- `{setting.name} = {_value(setting)}`{said}")
   return "\n".join([*lines, ""] if file.settings else lines)
+
+
+def _head(lines: Sequence[str]) -> Iterator[str]:
+  """Yields the comment that begins a file as Markdown: an indented command is code, `Word:` begins a paragraph."""
+  code = continued = False
+  for number, line in enumerate(lines):
+    before, code = code, continued or line.startswith(_COMMANDS)
+    continued = code and line.endswith("\\")
+    if code != before or (number and not code and _PARAGRAPH.match(line)):
+      yield ""
+    yield f"    {line.strip()}" if code else _prose(line.strip())
 
 
 def _table(files: Sequence[File]) -> str:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 PARTS = ("donation", "share", "ahead", "memory")
 MOST_SHARE, LEAST_AHEAD, MOST_GROWTH, LEAST_ALIASED = 0.05, 0.97, 0.05, 0.99
 WARM_UP, WINDOW = 100, 50  # steps, of the memory
-CHILD = "--child"
+CHILD, ERRORS = "--child", "stderr.txt"
 PYDOCS = ("--gin_file=losses/samtone.gin", "--gin_file=data/pydocs.gin", "--gin.BATCH_SIZE=64")
 GRAPH = ("--gin_file=data/planted_graph.gin", "--gin.PLANTED_ITEMS=20000", "--gin.PLANTED_TOPICS=50")
 BAGS = (
@@ -80,17 +80,18 @@ class Rates(NamedTuple):
 
 
 def train(flags: Sequence[str], folder: pathlib.Path, steps: int) -> subprocess.Popen:
-  """Starts a training of so many steps, one line of the log every ten."""
+  """Starts a training of so many steps; what it says on stderr goes to a file: nobody reads a pipe meanwhile, and a full one
+  holds the training up."""
   command = [sys.executable, "-m", "retrieval_jax.train", *flags]
   command += [f"--gin.MODEL_DIR={folder}", f"--gin.TRAIN_STEPS={steps}", "--gin.CHECKPOINT_PERIOD=1000000"]
-  return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+  with open(folder / ERRORS, "wb") as errors:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
 
-def finished(process: subprocess.Popen) -> None:
+def finished(process: subprocess.Popen, folder: pathlib.Path) -> None:
   """Waits for a training; exits if it failed."""
-  _, errors = process.communicate()
-  if process.returncode:
-    sys.exit(f"a training failed:\n{errors[-2000:]}")
+  if process.wait():
+    sys.exit(f"a training failed:\n{(folder / ERRORS).read_text(encoding='utf-8')[-2000:]}")
 
 
 def log_of(folder: pathlib.Path) -> list[dict]:
@@ -169,7 +170,7 @@ def memory(batch: int, steps: int) -> dict[str, Any]:
       if WARM_UP <= step < steps:  # the last step saves
         window = step - step % WINDOW
         most[window] = max(most.get(window, 0.0), resident)
-    finished(process)
+    finished(process, folder)
   values = list(most.values())
   growth = max(value / min(values[: i + 1]) - 1 for i, value in enumerate(values))
   print(f"batch {batch}, most resident MiB of every {WINDOW} steps")

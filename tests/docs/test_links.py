@@ -59,6 +59,12 @@ def test_every_file_that_is_named_is_there(page):
   assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES[1:], ids=name_of)
+def test_every_page_is_in_the_index(page):
+  index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+  assert page.name == "README.md" or f"({page.name}" in index
+
+
 def test_the_checks_can_fail():
   assert "a-b_c-1" in anchors("# A b_c\n\n## `a` b_c!\n")
   assert anchors("```\n# a comment\n```\n") == set()

@@ -50,8 +50,8 @@ def configuration_section(run: Run) -> Html:
   parts.append(folded("All settings (config.gin)", element("pre", run.config)))
   if run.versions:
     parts.append(folded("Versions", _versions(run)))
-  if run.parameters:
-    parts.append(paragraph(run.parameters, "."))
+  if run.totals:
+    parts.append(folded("Size of the model and its training", element("pre", "\n".join(run.totals))))
   return section(ANCHOR, TITLE, joined(parts))
 
 

@@ -101,7 +101,7 @@ def _metric_panels(run: Run) -> list[Html]:
       pairs = 100 * np.array([e.record["confidence_95"][names[0]] for e in evaluations], np.float64)
       bands = {names[0]: (pairs[:, 0], pairs[:, 1])}
     if lines:
-      panels.append(curves(task, lines, unit="%", bands=bands))
+      panels.append(curves(f"Metrics of {task}", lines, unit="%", bands=bands))
   return panels
 
 

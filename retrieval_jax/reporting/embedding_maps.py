@@ -1,13 +1,13 @@
-"""Maps of embeddings of both towers in the plane: principal components by numpy, t-SNE by scikit-learn where it is installed."""
+"""Maps of embeddings of both towers in the plane: principal components, and t-SNE."""
 
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from retrieval_jax.reporting.neighbour_embedding import tsne
+
 DIMENSIONS = 50  # that t-SNE starts from: its neighbours are those of so many principal components
-PERPLEXITY = 30.0
-ITERATIONS = 500
 
 
 class PlaneMap(NamedTuple):
@@ -26,28 +26,10 @@ def principal_map(queries: Float[np.ndarray, "e d"], passages: Float[np.ndarray,
   return PlaneMap(points[: len(queries)], points[len(queries) :], share)
 
 
-def neighbour_map(queries: Float[np.ndarray, "e d"], passages: Float[np.ndarray, "e d"]) -> PlaneMap | None:
-  """Returns t-SNE of both towers' embeddings together, always the same one; None where scikit-learn is not installed, and for
-  fewer than 3 pairs.
-
-  Cost: 0.002 s a pair or so.
-
-  Source: van der Maaten and Hinton (2008), "Visualizing Data using t-SNE".
-  """
-  count = 2 * len(queries)
-  if count < 6:
-    return None
-  try:
-    from sklearn.manifold import TSNE
-  except ImportError:
-    return None
-  both = np.concatenate([queries, passages])
-  wide, _ = _principal(both, DIMENSIONS)
-  spread = max(float(np.std(wide[:, 0])), 1e-12)
-  start = (1e-4 * wide[:, :2] / spread).astype(np.float32)
-  perplexity = min(PERPLEXITY, (count - 1) / 3)
-  tsne = TSNE(init=start, perplexity=perplexity, max_iter=ITERATIONS, random_state=0)  # pyright: ignore[reportArgumentType]
-  points = tsne.fit_transform(wide.astype(np.float32))
+def neighbour_map(queries: Float[np.ndarray, "e d"], passages: Float[np.ndarray, "e d"]) -> PlaneMap:
+  """Returns t-SNE of both towers' embeddings together, always the same one. There are at least 3 pairs."""
+  wide, _ = _principal(np.concatenate([queries, passages]), DIMENSIONS)
+  points = tsne(wide, wide[:, :2])
   return PlaneMap(points[: len(queries)], points[len(queries) :])
 
 

@@ -17,7 +17,7 @@ from retrieval_jax.result_files import GEOMETRY_FILE
 
 ANCHOR, TITLE = "embeddings", "Embeddings"
 DRAWN: Final = 8  # tasks that are drawn, so that the page stays small
-MAPPED: Final = 250  # pairs in the maps
+MAPPED: Final = 200  # pairs in the maps: t-SNE takes a second
 RATIOS: Final = (-1.0, 3.0)  # what the histogram of ratios shows
 NEAR: Final = 0.1  # of 1: a ratio that counts as near it
 _RECORDED: Final = {
@@ -43,62 +43,54 @@ def geometry_section(run: Run, others: Sequence[Run] = ()) -> Html:
 
 
 def _of_task(run: Run, evaluation: Evaluation, others: Sequence[Run]) -> list[Html]:
-  sample = read_sample(evaluation.folder / GEOMETRY_FILE)
-  same = {other.name: _same(other, evaluation) for other in others}
-  samples = {run.name: sample, **{name: found for name, found in same.items() if found is not None}}
-  rows = {name: _numbers(one) for name, one in samples.items()}
-  for name, value in _RECORDED.items():
-    if name in evaluation.record:
-      rows[run.name][value] = f"{evaluation.record[name]:.3f}"
+  same = {other.name: found for other in others if (found := _same(other, evaluation)) is not None}
+  evaluations = {run.name: evaluation, **same}
+  samples = {name: read_sample(one.folder / GEOMETRY_FILE) for name, one in evaluations.items()}
+  rows = {name: {"step": f"{one.step:,}", **_numbers(samples[name])} for name, one in evaluations.items()}
+  for name, one in evaluations.items():
+    rows[name] |= {
+      said: f"{one.record[number]:.3f}" for number, said in _RECORDED.items() if number in one.record
+    }
   names = list(dict.fromkeys(name for numbers in rows.values() for name in numbers))
   numbers = table(
-    [f"{evaluation.task}, step {evaluation.step:,}", *rows],
+    [evaluation.title, *rows],
     [[name, *(numbers.get(name, "-") for numbers in rows.values())] for name in names],
   )
-  return [element("h3", evaluation.title), *_figures(samples), numbers]
+  return [element("h3", evaluation.title), _figures(samples), numbers]
 
 
-def _same(other: Run, evaluation: Evaluation) -> EmbeddingSample | None:
-  """Returns the sample of another run's newest evaluation of the same task by the same searcher."""
+def _same(other: Run, evaluation: Evaluation) -> Evaluation | None:
+  """Returns another run's newest evaluation of the same task by the same searcher, if it kept embeddings."""
   for one in other.newest():
     if (one.task, one.kind) == (evaluation.task, evaluation.kind) and (one.folder / GEOMETRY_FILE).is_file():
-      return read_sample(one.folder / GEOMETRY_FILE)
+      return one
   return None
 
 
-def _figures(samples: Mapping[str, EmbeddingSample]) -> list[Html]:
+def _figures(samples: Mapping[str, EmbeddingSample]) -> Html:
   """Returns what is drawn: the maps of the first run, the histograms of all."""
   name, sample = next(iter(samples.items()))
   kept = _whole(sample)
   queries, passages = (side[kept].astype(np.float32) for side in (sample.queries, sample.passages))
-  made, said = [], []
+  made, some = [], slice(0, MAPPED)
   if len(queries) >= 2:
-    some = slice(0, MAPPED)
     plane = principal_map(queries[some], passages[some])
     share = 0.0 if plane.share is None else plane.share
     made.append(
       point_map("Both towers, PCA", plane, caption=f"{100 * share:.0f}% of the variance lies in this plane")
     )
+  if len(queries) >= 3:
     neighbours = neighbour_map(queries[some], passages[some])
-    if neighbours is None:
-      said.append(
-        note(
-          "t-SNE is not drawn: it takes scikit-learn (pip install 'retrieval-jax[fusion]') and at least 3 pairs."
-        )
-      )
-    else:
-      made.append(
-        point_map("Both towers, t-SNE", neighbours, caption="near points are near; distances mean little")
-      )
+    made.append(
+      point_map("Both towers, t-SNE", neighbours, caption="near points are near; distances mean little")
+    )
   cosines: dict[str, np.ndarray] = {n: s.top_cosines for n, s in samples.items() if len(s.top_cosines)}
   if len(samples) == 1 and name in cosines:
     cosines = {"first result": cosines[name], "own positive": _pair_cosines(sample)}
   if cosines:
     low = min(0.0, *(float(values.min()) for values in cosines.values()))
     made.append(
-      histogram(
-        "Query to its first result", cosines, bounds=(np.floor(10 * low) / 10, 1.0), axis="cosine", caption=""
-      )
+      histogram("Query to its first result", cosines, bounds=(np.floor(10 * low) / 10, 1.0), axis="cosine")
     )
   ratios = {n: _ratios(s) for n, s in samples.items()}
   ratios = {n: values for n, values in ratios.items() if len(values)}
@@ -110,10 +102,9 @@ def _figures(samples: Mapping[str, EmbeddingSample]) -> list[Html]:
         bounds=RATIOS,
         axis="cos(q_i, q_j) / cos(q_i, p_j), i and j differ",
         mark=1.0,
-        caption="beyond the ends counted in the outermost bins",
       )
     )
-  return [figures(made), *said]
+  return figures(made)
 
 
 def _numbers(sample: EmbeddingSample) -> dict[str, str]:

@@ -27,9 +27,11 @@ def assignments(text: str) -> dict[str, str]:
 
 
 def shipped_text(name: str) -> str | None:
-  """Returns the text of a gin file that this package brings; None for another one."""
+  """Returns the text of a gin file that this package brings; None for any other file, wherever its name points."""
   try:
-    return resolve(SHIPPED + name).read_text(encoding="utf-8")
+    root = resolve(SHIPPED).resolve()
+    path = (root / name).resolve()
+    return path.read_text(encoding="utf-8") if path.is_relative_to(root) else None
   except (UserError, OSError):
     return None
 

@@ -79,8 +79,7 @@ def _summary(run: Run) -> Html:
       said.append(
         f"trained {began:%Y-%m-%d %H:%M} UTC, {_duration(last - first)} from the first record to the last"
       )
-  if run.parameters:
-    said.append(run.parameters.partition(",  ")[0].partition(" parameters")[0] + " parameters")
+  said += [f"{line.split()[1]} parameters" for line in run.totals if line.startswith("parameters: ")]
   said.append(f"{run.folder}")
   return note("; ".join(said), ".")
 

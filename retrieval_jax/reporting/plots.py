@@ -35,6 +35,9 @@ def curves(
         axes.fill_between(series.steps, *bands[name], color=color, alpha=0.18, linewidth=0)
     if log_scale and all(np.all(series.values > 0) for series in lines.values()):
       axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high - low < 1e-3 * abs(low):  # a constant but for rounding is drawn as one
+      axes.set_ylim(low - 0.1 * abs(low), high + 0.1 * abs(low))
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
     axes.xaxis.get_major_locator().set_params(integer=True)  # pyright: ignore[reportCallIssue]  (of a MaxNLocator)
@@ -50,15 +53,20 @@ def histogram(
   *,
   bounds: tuple[float, float],
   axis: str,
-  caption: str = "",
   mark: float | None = None,
 ) -> Html:
-  """Returns the shares of values as outlines over each other, each summing to 1. Values outside of the bounds are counted in the
-  first and the last bin. mark: where a line stands."""
+  """Returns the shares of values as outlines over each other; what lies outside of the bounds is not drawn, and said in the
+  caption. mark: where a line stands."""
+  caption = ""
   edges = np.linspace(*bounds, 51)
+  beyond = {name: float(np.mean((x < bounds[0]) | (x > bounds[1]))) for name, x in values.items() if len(x)}
+  if any(beyond.values()):
+    caption = (
+      f"not drawn, since beyond the ends: {', '.join(f'{100 * share:.0f}%' for share in beyond.values())}"
+    )
   with panel() as (figure, axes):
     for number, (name, numbers) in enumerate(values.items()):
-      shares = np.histogram(np.clip(numbers, *bounds), edges)[0] / max(1, len(numbers))
+      shares = np.histogram(numbers, edges)[0] / max(1, len(numbers))
       color = COLORS[number % len(COLORS)]
       axes.stairs(shares, edges, color=color, label=name, linewidth=1.4)
       axes.stairs(shares, edges, color=color, fill=True, alpha=0.15)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from retrieval_jax.errors import UserError
 from retrieval_jax.result_files import METRICS_FILE
 
+_TOTAL = re.compile(r"^(?:mesh .*|[a-z ]+: [\d,]+ numbers, .*)$", re.MULTILINE)
 _STEP = re.compile(r"(?:(.+)_)?step_(\d+)")
 DENSE = "dense"
 
@@ -38,7 +39,7 @@ class Evaluation(NamedTuple):
 class Run(NamedTuple):
   """A run as its folder has it; what is not there is None or empty.
 
-  config: the text of config.gin. parameters: the last line of model-info.txt. log: the records of train/log.jsonl in the order
+  config: the text of config.gin. totals: the lines of model-info.txt that sum it up. log: the records of train/log.jsonl in the order
   of the file. notes: what was left out in reading.
   """
 
@@ -46,7 +47,7 @@ class Run(NamedTuple):
   folder: pathlib.Path
   config: str | None
   versions: Mapping[str, Any]
-  parameters: str | None
+  totals: Sequence[str]
   log: Sequence[Mapping[str, Any]]
   evaluations: Sequence[Evaluation]
   notes: Sequence[str] = ()
@@ -71,13 +72,12 @@ def read_run(path: str, *, name: str | None = None) -> Run:
   if not folder.is_dir():
     raise UserError(f"{path}: no such folder; expected the MODEL_DIR of a training or an evaluation.")
   log, notes = _read_log(folder / "train" / "log.jsonl")
-  info = _text(folder / "model-info.txt")
   run = Run(
     name or folder.resolve().name,
     folder,
     _text(folder / "config.gin"),
     _json(folder / "versions.json") or {},
-    info.strip().split("\n")[-1] if info and info.strip() else None,
+    _TOTAL.findall(_text(folder / "model-info.txt") or ""),
     log,
     _read_evaluations(folder / "eval"),
     notes,

@@ -43,16 +43,16 @@ def changed_from_base(config: str, command: Sequence[str]) -> list[Setting]:
   base, given = with_includes(base_file(command)), gin_files(command)
   layers = [*base, *(part for name in given for part in with_includes(name))]
   flags = {_key(word.removeprefix(FLAG).partition("=")[0]) for word in command if word.startswith(FLAG)}
+  included = {file for file, _ in layers}
   own = " or ".join(name for name in given if not with_includes(name))
   found = []
   for name, value in assignments(config).items():
-    wiring = "." in name and value.startswith(("%", "@"))
-    if wiring or name == "MODEL_DIR":
+    if name == "MODEL_DIR" or _is_wiring(name, value):
       continue
     history = [(file, values[_key(name)]) for file, values in map(_keyed, layers) if _key(name) in values]
     setting = _setting(name, value, history, by_flag=_key(name) in flags, own=own)
     if setting is not None and setting.source not in {file for file, _ in base}:
-      found.append(setting._replace(named=setting.source in (FLAG, own, *given)))
+      found.append(setting._replace(named=setting.source in given or setting.source not in included))
   order = [FLAG, *(name for name, _ in layers)]
   return sorted(found, key=lambda s: (order.index(s.source) if s.source in order else len(order), s.name))
 
@@ -96,7 +96,8 @@ def gin_files(command: Sequence[str]) -> list[str]:
 def differing(configs: Mapping[str, str]) -> list[tuple[str, list[str | None]]]:
   """Returns (name, its value in each run or None) of the settings that the runs do not have alike, in the order of names.
 
-  configs: run -> the text of its config.gin. What follows from a macro (`x.y = %NAME`) is left out; the macro is there.
+  configs: run -> the text of its config.gin. Left out are MODEL_DIR, what passes a macro on (`x.y = %NAME`) and what puts parts
+  together (`x.y = @z()`).
   """
   tables = [assignments(text) for text in configs.values()]
   names = sorted({name for table in tables for name in table})
@@ -105,8 +106,13 @@ def differing(configs: Mapping[str, str]) -> list[tuple[str, list[str | None]]]:
     (name, values)
     for name, values in rows
     if len({None if value is None else normal(value) for value in values}) > 1
-    and not all(value is None or value.startswith("%") for value in values)
+    and name != "MODEL_DIR"
+    and not all(value is None or _is_wiring(name, value) for value in values)
   ]
+
+
+def _is_wiring(name: str, value: str) -> bool:
+  return "." in name and value.startswith(("%", "@"))
 
 
 def _keyed(layer: Layer) -> Layer:

@@ -60,6 +60,9 @@ figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Li
 .columns li { margin: 0 0 .5rem; font-size: .9rem; overflow-wrap: anywhere; }
 .rank { font-variant-numeric: tabular-nums; color: var(--soft); }
 .good { color: var(--right); font-weight: 600; }
+@media (max-width: 40rem) {
+  td:first-child code { white-space: normal; overflow-wrap: anywhere; display: inline-block; min-width: 8rem; }
+}
 @media print {
   :root {
     color-scheme: light;

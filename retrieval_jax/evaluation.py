@@ -216,7 +216,7 @@ class RetrievalEvaluator(NamedTuple):
     return {self.name: self.run(searcher, model_dir=model_dir)}
 
   def _write_for_report(self, folder: pathlib.Path, result: EvaluationResult) -> None:
-    """Writes what a report shows of single queries and embeddings: less than 2 MB, in some 20 ms."""
+    """Writes what a report shows of single queries and embeddings: less than 2 MB, in some 50 ms."""
     metric = self.metric_names[0]
     values = result.per_query[metric]
     write_worst(folder / WORST_FILE, worst_queries(result.ranking, result.data, metric=metric, values=values))

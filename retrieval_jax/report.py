@@ -20,7 +20,7 @@ def report(model_dir: str, *, compare: Sequence[str] = (), output: str | None = 
   Raises: UserError for a folder without anything of a run, a broken file in it, a file that cannot be written, and if matplotlib
     is not installed.
 
-  Cost: 1 to 3 s, of which t-SNE takes 1 s a task; with `compare` 0.5 s more a metric for every 1,000 queries.
+  Cost: 2 to 4 s of one core, of which t-SNE takes 1 s a task; with `compare` 0.5 s more a metric for every 1,000 queries.
 
   Example: `report("/tmp/run", compare=["/tmp/other"])`.
   """

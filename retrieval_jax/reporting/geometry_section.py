@@ -30,7 +30,7 @@ _RECORDED: Final = {
 
 def geometry_section(run: Run, others: Sequence[Run] = ()) -> Html:
   """Returns maps and histograms of the newest evaluation of each task, with the other runs' histograms over them."""
-  found = [e for e in run.newest() if (e.folder / GEOMETRY_FILE).is_file()]
+  found = run.newest_with(GEOMETRY_FILE)
   if not found:
     why = f"No evaluation has a {GEOMETRY_FILE}: a search with embeddings writes it. Evaluate with"
     return section(ANCHOR, TITLE, missing(why, eval_command(run)))

@@ -102,7 +102,7 @@ def bars(
 ) -> Html:
   """Returns groups of bars, each with one bar a name."""
   width = 0.8 / len(values)
-  with panel(5.6, 2.9) as (figure, axes):
+  with panel(4.1, 2.9) as (figure, axes):
     for number, (name, heights) in enumerate(values.items()):
       places = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
       axes.bar(places, heights, width, color=COLORS[number % len(COLORS)], label=name)

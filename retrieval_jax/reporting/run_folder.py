@@ -62,6 +62,14 @@ class Run(NamedTuple):
     last = {(e.task, e.kind): e for e in self.evaluations}  # they ascend
     return list(last.values())
 
+  def newest_with(self, file: str) -> list[Evaluation]:
+    """Returns one of `newest` for each task whose folder has the file: of the model's own search, else of the first that has."""
+    first: dict[str, Evaluation] = {}
+    for evaluation in self.newest():
+      if (evaluation.folder / file).is_file():
+        first.setdefault(evaluation.task, evaluation)
+    return list(first.values())
+
 
 def read_run(path: str, *, name: str | None = None) -> Run:
   """Returns what is there of a run.

@@ -72,6 +72,8 @@ figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Li
   body { max-width: none; padding: 0; font-size: 10pt; }
   nav { display: none; }
   .scroll { overflow: visible; }
+  table { font-size: 8pt; }
+  th.number, td.number { white-space: normal; padding: .2rem 0 .2rem .45rem; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   figure, .worst, tr { break-inside: avoid; }
   figure, .worst { border: 1px solid var(--line); }

@@ -5,7 +5,7 @@ from typing import Final
 
 from retrieval_jax.reporting.markup import Html, data_text, element, folded, missing, note, section
 from retrieval_jax.reporting.metrics_section import eval_command
-from retrieval_jax.reporting.run_folder import DENSE, Run
+from retrieval_jax.reporting.run_folder import Run
 from retrieval_jax.result_files import WORST_FILE
 from retrieval_jax.worst_file import ShownPassage, WorstQuery, read_worst
 
@@ -15,11 +15,8 @@ SHOWN: Final = 8  # tasks
 
 def worst_section(run: Run) -> Html:
   """Returns the worst queries of the newest evaluation of each task by the model's own search, or by what else there is."""
-  newest = [e for e in run.newest() if (e.folder / WORST_FILE).is_file()]
-  first = {}
-  for evaluation in sorted(newest, key=lambda e: e.kind != DENSE):
-    first.setdefault(evaluation.task, evaluation)
-  if not first:
+  found = run.newest_with(WORST_FILE)
+  if not found:
     return section(
       ANCHOR, TITLE, missing(f"No evaluation has a {WORST_FILE}. Evaluate with", eval_command(run))
     )
@@ -29,9 +26,7 @@ def worst_section(run: Run) -> Html:
       "a right passage are left out. Long texts are cut off."
     )
   ]
-  tasks = sorted(first)
-  for number, task in enumerate(tasks[:SHOWN]):
-    evaluation = first[task]
+  for number, evaluation in enumerate(found[:SHOWN]):
     queries = read_worst(evaluation.folder / WORST_FILE)
     title = f"{evaluation.title}, step {evaluation.step:,}"
     shown = [_query(query) for query in queries]
@@ -39,8 +34,8 @@ def worst_section(run: Run) -> Html:
       parts += [element("h3", title), *shown]
     else:
       parts.append(folded(f"{title}: {len(queries)} queries", *shown))
-  if tasks[SHOWN:]:
-    parts.append(note(f"Not shown: {', '.join(tasks[SHOWN:])}."))
+  if found[SHOWN:]:
+    parts.append(note(f"Not shown: {', '.join(e.title for e in found[SHOWN:])}."))
   return section(ANCHOR, TITLE, *parts)
 
 

@@ -21,6 +21,9 @@ def test_everything_of_a_run_is_read(tmp_path):
   assert [(e.kind, e.step) for e in run.newest()] == [("dense", 10), ("bm25", 0)]
   assert run.newest()[0].metrics == {"mrr": 0.75}
   assert run.newest()[1].title == "toy, bm25"
+  assert [(e.kind, e.step) for e in run.newest_with("metrics.json")] == [("dense", 10)]
+  assert [(e.kind, e.step) for e in run.newest_with("worst.jsonl")] == [("dense", 10)]
+  assert run.newest_with("other") == []
 
 
 def test_the_means_of_a_group_are_its_metrics(tmp_path):

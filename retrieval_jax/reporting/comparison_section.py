@@ -92,11 +92,12 @@ def _task(run: Run, evaluation: Evaluation, same: dict[str, Evaluation]) -> list
     ]
   if not rows:
     return parts
+  steps = ", ".join(f"{name} {one.step:,}" for name, one in {run.name: evaluation, **same}.items())
   shown = {name: values for name, values in lines.items() if len(values) == len(next(iter(lines.values())))}
   parts.append(
     note(
       "Difference: this run minus the other, in points of percent, with its 95% bootstrap interval; p: of a paired randomisation "
-      "test."
+      f"test. Steps: {steps}."
     )
   )
   parts.append(figures([intervals("Difference of each metric", shown, axis="points of percent")]))

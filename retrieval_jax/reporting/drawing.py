@@ -3,12 +3,13 @@
 import contextlib
 import io
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from retrieval_jax.errors import UserError
-from retrieval_jax.reporting.markup import Html, element, escaped
+from retrieval_jax.reporting.markup import Html, element, escaped, printable
 from retrieval_jax.reporting.style import SERIES
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Colours that stand for the page's own: each is looked for in the SVG and replaced.
 INK: Final = "#0a0b0c"
 LINE: Final = "#0d0e0f"
+LONGEST: Final = 40  # characters of a name in a figure
 COLORS: Final = tuple(f"#1a000{number}" for number in range(1, SERIES + 1))
 _THEME = {INK: "currentColor", LINE: "var(--line)"} | {
   c: f"var(--s{n})" for n, c in enumerate(COLORS, start=1)
@@ -62,16 +64,27 @@ def panel(width: float = 4.1, height: float = 2.8) -> Iterator[tuple["Figure", "
     raise UserError(
       f"Figures need the package matplotlib ({error}). Install it with `pip install 'retrieval-jax[plots]'`."
     ) from error
-  with mpl.rc_context(_SETTINGS):  # pyright: ignore[reportArgumentType]
+  with warnings.catch_warnings(), mpl.rc_context(_SETTINGS):  # pyright: ignore[reportArgumentType]
+    # matplotlib's own font, which only measures the text, lacks many scripts; the reader's browser has others.
+    warnings.filterwarnings("ignore", message="Glyph .* missing")
     figure = Figure(figsize=(width, height), layout="constrained")
     yield figure, figure.add_subplot()
 
 
+def plain(name: str) -> str:
+  """Returns a name as matplotlib takes it to be plain text: no formula between dollars, no hidden label for a "_" in front, and
+  no longer than the figure is wide."""
+  text = printable(name)
+  if len(text) > LONGEST:
+    text = f"{text[: LONGEST // 2]}\u2026{text[-LONGEST // 2 :]}"
+  return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
 def legend(figure: "Figure", names: Iterable[str]) -> None:
   """Names the series above the axes, where there are several: side by side if the names are short."""
-  longest = [len(name) for name in names]
-  if len(longest) > 1:
-    figure.legend(loc="outside upper left", ncols=max(1, min(3, 42 // (4 + max(longest)))))
+  lengths = [len(plain(name)) for name in names]
+  if len(lengths) > 1:
+    figure.legend(loc="outside upper left", ncols=max(1, min(3, 42 // (4 + max(lengths)))))
 
 
 def figure_of(figure: "Figure", *, title: str, label: str, caption: str = "") -> Html:
@@ -88,9 +101,8 @@ def figure_of(figure: "Figure", *, title: str, label: str, caption: str = "") ->
 def inline(svg: str, label: str) -> Html:
   """Returns an SVG file as an element of an HTML page: without namespaces, size and names that nothing refers to."""
   body = svg[svg.index("<svg") :]
-  body = re.sub(
-    r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL
-  )  # it is for all elements of the page
+  # Its style is for all elements of the page.
+  body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
   body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
   body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
   body = re.sub(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"', "", body)

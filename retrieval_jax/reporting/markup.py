@@ -18,8 +18,12 @@ def escaped(value: object) -> Html:
   """
   if isinstance(value, Html):
     return value
-  text = str(value).encode("utf-8", "replace").decode("utf-8")
-  return Html(html.escape(_CONTROL.sub("\ufffd", text)))
+  return Html(html.escape(printable(str(value))))
+
+
+def printable(text: str) -> str:
+  """Returns a text without what no page can hold: control characters become U+FFFD, half a surrogate pair a question mark."""
+  return _CONTROL.sub("\ufffd", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def joined(parts: Iterable[object]) -> Html:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from retrieval_jax.reporting.drawing import COLORS, INK, LINE, figure_of, legend, panel
+from retrieval_jax.reporting.drawing import COLORS, INK, LINE, figure_of, legend, panel, plain
 from retrieval_jax.reporting.embedding_maps import PlaneMap
 from retrieval_jax.reporting.markup import Html
 from retrieval_jax.reporting.series import Series, thinned
@@ -30,7 +30,9 @@ def curves(
       marker = "o" if len(points.steps) < 25 else ""
       color = COLORS[number % len(COLORS)]
       style = "-" if number < len(COLORS) else "--"
-      axes.plot(points.steps, points.values, style, marker=marker, markersize=3, color=color, label=name)
+      axes.plot(
+        points.steps, points.values, style, marker=marker, markersize=3, color=color, label=plain(name)
+      )
       if bands and name in bands and points.group == 1:
         axes.fill_between(series.steps, *bands[name], color=color, alpha=0.18, linewidth=0)
     if log_scale and all(np.all(series.values > 0) for series in lines.values()):
@@ -68,7 +70,7 @@ def histogram(
     for number, (name, numbers) in enumerate(values.items()):
       shares = np.histogram(numbers, edges)[0] / max(1, len(numbers))
       color = COLORS[number % len(COLORS)]
-      axes.stairs(shares, edges, color=color, label=name, linewidth=1.4)
+      axes.stairs(shares, edges, color=color, label=plain(name), linewidth=1.4)
       axes.stairs(shares, edges, color=color, fill=True, alpha=0.15)
     if mark is not None:
       axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
@@ -87,7 +89,7 @@ def point_map(title: str, points: PlaneMap, *, caption: str) -> Html:
       ("queries", points.queries, COLORS[0], "o"),
       ("passages", points.passages, COLORS[1], "^"),
     ):
-      axes.plot(*side.T, marker, color=color, markersize=2.6, alpha=0.6, markeredgewidth=0, label=name)
+      axes.plot(*side.T, marker, color=color, markersize=2.6, alpha=0.6, markeredgewidth=0, label=plain(name))
     axes.grid(False)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -105,8 +107,8 @@ def bars(
   with panel(4.1, 2.9) as (figure, axes):
     for number, (name, heights) in enumerate(values.items()):
       places = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
-      axes.bar(places, heights, width, color=COLORS[number % len(COLORS)], label=name)
-    axes.set_xticks(range(len(groups)), groups)
+      axes.bar(places, heights, width, color=COLORS[number % len(COLORS)], label=plain(name))
+    axes.set_xticks(range(len(groups)), list(map(plain, groups)))
     axes.grid(False, axis="x")
     axes.set_xlabel(axis)
     axes.set_ylabel(unit)
@@ -134,10 +136,10 @@ def intervals(
         fmt="o",
         color=color,
         markersize=4,
-        label=name,
+        label=plain(name),
       )
     axes.axvline(0, color=LINE, linewidth=1)
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), list(map(plain, labels)))
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlabel(axis)

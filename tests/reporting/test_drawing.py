@@ -1,6 +1,7 @@
 """Figures as parts of the page: themed colours, text as text, names that are the page's alone."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -25,6 +26,17 @@ def test_a_curve_has_a_title_a_label_and_the_colours_of_the_theme():
   assert "<style" not in figure
   assert "http" not in figure
   assert {"step", "a", "b"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", figure))
+
+
+def test_names_are_plain_text_whatever_they_are():
+  names = ["_hidden", "a$x_1$ \\frac", "\u6570\u636e <b>", "half \ud800 \x00", "x" * 50]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    figure = curves("t", {name: Series(STEPS, STEPS) for name in names})
+  found = set(re.findall(r"<text[^>]*>([^<]*)</text>", figure))
+  cut = f"{'x' * 20}\u2026{'x' * 20}"
+  wanted = {"\u200b_hidden", "a$x_1$ \\frac", "\u6570\u636e &lt;b&gt;", "half ? \ufffd", cut}
+  assert wanted <= found
 
 
 def test_names_inside_of_figures_are_the_figures_own():

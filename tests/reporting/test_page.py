@@ -98,6 +98,7 @@ def test_two_runs_are_set_side_by_side(run, tmp_path):
   assert "toy, mrr over the steps. run: last 75; other: last 62.5" in labels
   assert "Difference of each metric. run - other, mrr: +12.50" in labels
   assert "+12.5" in found.text
+  assert "Steps: run 10, other 10." in found.text
   assert "Histogram: Query to its first result. run: median" in labels
 
 

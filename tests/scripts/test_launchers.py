@@ -378,7 +378,9 @@ def test_the_calls_that_the_docs_show_are_ones_that_the_scripts_take(tmp_path):
     assert done.stdout
 
 
-@pytest.mark.parametrize("script", ["soak.sh", "reproduce/ngame.sh", "reproduce/gramian.sh"])
+@pytest.mark.parametrize(
+  "script", ["soak.sh", "reproduce/ngame.sh", "reproduce/gramian.sh", "reproduce/samtone.sh"]
+)
 def test_help_installs_nothing(tmp_path, script):
   shutil.copytree(SCRIPTS, tmp_path / "scripts")
   command = ["bash", f"scripts/{script}", "--help"]

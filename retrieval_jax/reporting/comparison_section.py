@@ -1,18 +1,19 @@
 """The section that sets a run beside others: settings, curves, and each metric's difference over the same queries."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from retrieval_jax.comparison import Comparison, compare
 from retrieval_jax.errors import UserError
 from retrieval_jax.reporting.curves_section import dense_by_task, metric_series
-from retrieval_jax.reporting.markup import Html, element, figures, joined, note, section, table
+from retrieval_jax.reporting.markup import Html, element, figures, folded, joined, note, section, table
 from retrieval_jax.reporting.plots import curves, intervals
 from retrieval_jax.reporting.run_folder import Evaluation, Run
 from retrieval_jax.reporting.series import all_series
 from retrieval_jax.reporting.settings import differing
 
 ANCHOR, TITLE = "comparison", "Comparison"
+FOLDED_FROM: Final = 12  # settings that only some of the runs use
 METRICS: Final = 6  # of a task that are compared: each takes a paired test
 
 
@@ -20,7 +21,7 @@ def comparison_section(run: Run, others: Sequence[Run]) -> Html:
   """Returns the comparison of the newest evaluations of tasks that the run and another one have in common."""
   runs = [run, *others]
   folders = table(
-    ["run", "folder"], [[one.name, element("code", one.folder)] for one in runs], numbers_from=9
+    ["run", "folder"], [[one.name, element("code", one.folder)] for one in runs], numbers_from=None
   )
   return section(ANCHOR, TITLE, folders, _settings(runs), figures(_curves(runs)), *_tasks(run, others))
 
@@ -29,13 +30,29 @@ def _settings(runs: Sequence[Run]) -> Html:
   configs = {one.name: one.config for one in runs if one.config is not None}
   if len(configs) < 2:
     return note("The settings are not compared: fewer than two of the runs have a config.gin.")
-  rows = [
-    [element("code", name), *(element("code", value) if value else "not used" for value in values)]
-    for name, values in differing(configs)
-  ]
+  rows = differing(configs)
   if not rows:
     return note("The runs have the same settings.")
-  return joined([element("h3", "Settings that differ"), table(["setting", *configs], rows, numbers_from=9)])
+  some = [row for row in rows if None in row[1]]
+  if len(some) <= FOLDED_FROM:
+    some = []
+  parts = [
+    element("h3", "Settings that differ"),
+    _settings_table([row for row in rows if row not in some], configs),
+  ]
+  if some:
+    parts.append(
+      folded(f"{len(some)} settings that only some of the runs use", _settings_table(some, configs))
+    )
+  return joined(parts)
+
+
+def _settings_table(rows: Sequence[tuple[str, list[str | None]]], names: Iterable[str]) -> Html:
+  cells = [
+    [element("code", name), *(element("code", value) if value else "not used" for value in values)]
+    for name, values in rows
+  ]
+  return table(["setting", *names], cells, numbers_from=None)
 
 
 def _curves(runs: Sequence[Run]) -> list[Html]:

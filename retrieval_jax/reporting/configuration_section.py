@@ -67,7 +67,7 @@ def _table(settings: Sequence[Setting]) -> Html:
       ]
       for s in settings
     ],
-    numbers_from=4,
+    numbers_from=None,
   )
 
 
@@ -78,7 +78,7 @@ def _versions(run: Run) -> Html:
   return table(
     ["package", "version"],
     [[name, element("code", version or "not there")] for name, version in [*own, *rows]],
-    numbers_from=2,
+    numbers_from=None,
   )
 
 

@@ -64,15 +64,19 @@ def data_text(text: str, **attributes: str) -> Html:
   return element("span", text, dir="auto", **attributes)
 
 
-def table(headers: Sequence[object], rows: Iterable[Sequence[object]], *, numbers_from: int = 1) -> Html:
+def table(
+  headers: Sequence[object], rows: Iterable[Sequence[object]], *, numbers_from: int | None = 1
+) -> Html:
   """Returns a table that scrolls by itself where the screen is narrow.
 
-  numbers_from: the columns from this one on are numbers, set to the right.
+  numbers_from: the columns from this one on are numbers, set to the right; None: there are none.
   """
 
   def cells(tag: str, values: Sequence[object]) -> Html:
     return joined(
-      element(tag, value, class_="number") if place >= numbers_from else element(tag, value)
+      element(tag, value, class_="number")
+      if numbers_from is not None and place >= numbers_from
+      else element(tag, value)
       for place, value in enumerate(values)
     )
 

@@ -102,6 +102,17 @@ def test_two_runs_are_set_side_by_side(run, tmp_path):
   assert "Histogram: Query to its first result. run: median" in labels
 
 
+def test_many_settings_that_only_one_run_uses_are_folded(run, tmp_path):
+  (tmp_path / "other").mkdir()
+  more = "".join(f"OWN_{number} = 1\n" for number in range(12))
+  (tmp_path / "other" / "config.gin").write_text(f"BATCH_SIZE = 8\n{more}")
+  text = page(run, [read_run(str(tmp_path / "other"))])
+  shown, folded = text.split("settings that only some of the runs use")[:2]
+  assert "<td><code>BATCH_SIZE</code></td><td><code>16</code></td><td><code>8</code></td>" in shown
+  assert "OWN_11" not in shown
+  assert "<td><code>OWN_11</code></td><td>not used</td><td><code>1</code></td>" in folded
+
+
 def test_runs_that_cannot_be_compared_are_said(run, tmp_path):
   write_evaluation(tmp_path / "less", 1, [0.5, 0.5])
   text = check_page(page(run, [read_run(str(tmp_path / "less"))])).text

@@ -117,7 +117,9 @@ class TrainingSteps:
     """
     with self._watch.on_device():
       found = self._guard.metrics()
-    with self._compilations.expected():  # the schedule's first look; before the step is over it would wait for it
+    with (
+      self._compilations.expected()
+    ):  # the schedule's first look; before the step is over it would wait for it
       return {**found, **self._recipe.optimizer.learning_rates(step)}
 
   def numbers(self, step: int) -> dict[str, float]:

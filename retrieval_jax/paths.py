@@ -64,6 +64,10 @@ def output_dir(path: str, macro: str) -> pathlib.Path:
       if not os.access(part, os.W_OK | os.X_OK):
         raise UserError(f"{macro}={path}: you may not write to {part}. Choose a folder of your own.")
       break
+    if part.is_symlink():
+      raise UserError(
+        f"{macro}={path}: {part} is a link to what is not there. Make its target, or choose another path."
+      )
   return folder
 
 

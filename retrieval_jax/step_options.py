@@ -64,6 +64,8 @@ class StepOptions(NamedTuple):
       lines.append(f"TRAIN_CHUNKS={self.chunks} is more than the {rows} queries of a shard: one a chunk")
     if self.chunks > 1:
       size = -(-rows // min(self.chunks, rows))
+      if self.chunks < rows and -(-rows // size) != self.chunks:
+        lines.append(f"TRAIN_CHUNKS={self.chunks} does not divide the {rows} queries of a shard")
       lines.append(
         f"each side is encoded in {-(-rows // size)} chunks of {size} queries a shard and their passages: "
         f"the gradient of all {pool} examples, one more forward pass"

@@ -12,6 +12,7 @@ from retrieval_jax.chips import CHIPS, GIB, Chip, Shape
 from retrieval_jax.errors import UserError, nearest
 
 CPU: Final = "cpu"
+MOST_CPU: Final = 1024
 # libtpu looks for the machine's own TPU, for a server that knows it, and refuses a second process, unless these are set.
 _ENVIRONMENT: Final = {
   "TPU_SKIP_MDS_QUERY": "1",
@@ -130,6 +131,10 @@ def _parse(name: str) -> tuple[Chip | None, Shape]:
   if generation == CPU:
     if not whole or len(numbers) != 1:
       raise UserError(f"--topology={name}: expected cpu:<number of devices>, such as cpu:8.")
+    if numbers[0] > MOST_CPU:
+      raise UserError(
+        f"--topology={name}: expected at most {MOST_CPU:,} devices, each of which takes memory and threads of this machine."
+      )
     return None, numbers
   chip = CHIPS[generation]
   if not whole or numbers not in chip.shapes:

@@ -39,6 +39,9 @@ from retrieval_jax.training_plan import describe_tasks, plan_of
 from retrieval_jax.training_steps import TrainingSteps
 from retrieval_jax.weights import initial_params
 
+# A batch of more than FEW examples may be so many times as large as the data.
+FEW, PADDED = 4096, 4
+
 
 def train(
   recipe: Recipe,
@@ -182,6 +185,11 @@ def _prepare(recipe: Recipe, partitioner: Partitioner) -> RetrievalData:
     teacher_scores=recipe.teacher_scores,
     hard_negatives=recipe.negatives.path,
   )
+  if batch_size > max(FEW, PADDED * data.num_examples):
+    raise UserError(
+      f"BATCH_SIZE={batch_size:,}: {data.name}/{data.split} has {data.num_examples:,} examples, and all but these places of "
+      f"each batch would be padding. Expected at most {max(FEW, PADDED * data.num_examples):,}; lower it."
+    )
   recipe.negatives.check(data)
   data = recipe.examples.of(data, recipe.loss)
   partitioner.check_batch_size(

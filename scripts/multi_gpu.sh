@@ -90,6 +90,13 @@ python="${PYTHON:-python}"
 $dry_run || command -v "$python" >/dev/null || fail "no $python on PATH: activate the environment, or set PYTHON."
 program="$1"
 shift
+if [[ "$program" != *.py ]]; then
+  [ -f "$(dirname "${BASH_SOURCE[0]}")/../retrieval_jax/$program.py" ] || fail "no program is called $program; expected train, eval, encode, mine or another one of retrieval_jax."
+  case "$program" in
+    train | eval | encode | mine) ;;
+    *) ((processes == 1)) || fail "$program runs in one process: leave out --processes=$processes." ;;
+  esac
+fi
 case "$program" in
   *.py) command=("$python" "$program" "$@") ;;
   *) command=("$python" -m "retrieval_jax.$program" "$@") ;;

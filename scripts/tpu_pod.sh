@@ -121,6 +121,13 @@ esac
 [[ "$restarts" =~ ^[0-9]+$ ]] || fail "--restarts=$restarts: expected a whole number."
 [ "$command" = run ] || (($# == 0)) || fail "$command takes no PROGRAM: $*"
 [ "$command" != run ] || (($#)) || fail "a PROGRAM is missing after the options, such as train --gin_file=run.gin."
+# Whatever can be wrong is found before a TPU is asked for, which costs money.
+for path in ${includes[@]+"${includes[@]}"}; do
+  [ -e "$path" ] || fail "--include=$path: no such file."
+done
+if [ "$command" = run ] && [[ "$1" != *.py ]]; then
+  [ -f "$(dirname "${BASH_SOURCE[0]}")/../retrieval_jax/$1.py" ] || fail "no program is called $1; expected train, eval, encode, mine or another one of retrieval_jax."
+fi
 if ((slices > 1)); then
   queued=true
 fi
@@ -183,9 +190,6 @@ worker() { # worker WORD...: the line that calls tpu_worker.sh there
 copy() {
   local root archive path entries=(setup.py pyproject.toml constraints.txt README.md retrieval_jax configs tasks scripts)
   root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-  for path in ${includes[@]+"${includes[@]}"}; do
-    [ -e "$path" ] || fail "--include=$path: no such file."
-  done
   archive=/tmp/retrieval_jax.tgz
   local pack=(tar -czf "$archive" --exclude=__pycache__ -C "$root" "${entries[@]}")
   for path in ${includes[@]+"${includes[@]}"}; do

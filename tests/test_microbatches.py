@@ -131,6 +131,9 @@ def test_what_is_printed_at_the_start():
   ]
   shrinks, clamped, encoded = StepOptions(chunks=7, microbatches=2).describe(16, 2)
   assert "the pool of negatives shrinks from 16 to 8 examples; TRAIN_CHUNKS" in shrinks
+  assert StepOptions(chunks=3).describe(16, 4)[:1] == [
+    "TRAIN_CHUNKS=3 does not divide the 4 queries of a shard"
+  ]
   assert clamped == "TRAIN_CHUNKS=7 is more than the 4 queries of a shard: one a chunk"
   assert encoded.startswith("each side is encoded in 4 chunks of 1 queries a shard")
   assert StepOptions(max_nonfinite_steps=2).describe(8, 1) == [

@@ -36,6 +36,7 @@ def test_cpu_devices():
     ("v6e:16x32", r"Nearest valid ones of v6e: 16x16"),
     ("cpu:8x2", r"expected cpu:<number of devices>, such as cpu:8"),
     ("cpu:0", r"expected cpu:<number of devices>"),
+    ("cpu:1025", r"cpu:1025: expected at most 1,024 devices"),
   ],
 )
 def test_a_name_that_is_none_is_told_the_nearest(name, message):
@@ -44,8 +45,8 @@ def test_a_name_that_is_none_is_told_the_nearest(name, message):
 
 
 def test_more_cpu_devices_than_there_are():
-  with pytest.raises(UserError, match="XLA_FLAGS=--xla_force_host_platform_device_count=4096"):
-    topology("cpu:4096")
+  with pytest.raises(UserError, match="XLA_FLAGS=--xla_force_host_platform_device_count=1000"):
+    topology("cpu:1000")
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):

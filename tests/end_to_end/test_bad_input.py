@@ -205,6 +205,18 @@ def test_model_dir_that_is_a_file_or_empty(launch, tiny, tmp_path):
   assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
+def test_model_dir_that_is_a_link_to_nothing(launch, tiny, tmp_path):
+  (tmp_path / "share").symlink_to(tmp_path / "unmounted")
+  message = r"MODEL_DIR=.*/share/run: .*/share is a link to what is not there"
+  fails(launch, message, *tiny, *ONE_STEP, f"--gin.MODEL_DIR={tmp_path}/share/run")
+
+
+def test_a_batch_far_beyond_the_data_is_refused_before_it_is_made(launch, tiny, tmp_path):
+  flags = (*tiny, *ONE_STEP, "--gin.BATCH_SIZE=100000000", f"--gin.MODEL_DIR={tmp_path / 'run'}")
+  fails(launch, r"BATCH_SIZE=100,000,000: .* has 64 examples.* Expected at most 4,096", *flags)
+  assert not (tmp_path / "run").exists()
+
+
 def test_gin_file_that_includes_itself(launch, tmp_path):
   (tmp_path / "mine.gin").write_text(f"include '{tmp_path / 'mine.gin'}'\n", encoding="utf-8")
   fails(launch, "mine.gin includes itself", f"--gin_file={tmp_path / 'mine.gin'}")

@@ -159,6 +159,8 @@ def test_one_process_is_told_of_no_other():
     (("--platform=tpu", "train"), "expected cpu, or nothing for GPUs"),
     (("--platform=cpu", "--gpus=1", "train"), "leave one of them out"),
     (("--proceses=2", "train"), "unknown option --proceses=2"),
+    (("--platform=cpu", "trian"), "no program is called trian; expected train, eval"),
+    (("--platform=cpu", "--processes=2", "convert"), "convert runs in one process: leave out --processes=2"),
     (("--processes", "2", "train"), "--processes needs its value after an equals sign: --processes=2"),
     (("--platform=cpu",), "a PROGRAM is missing"),
   ],
@@ -359,7 +361,7 @@ def shown_commands() -> list[list[str]]:
   """Returns the words of every call of a launcher with a dry run that docs/pods.md shows."""
   text = (ROOT / "docs" / "pods.md").read_text(encoding="utf-8").replace("\\\n", " ")
   lines = re.findall(r"^ {4}bash scripts/((?:multi_gpu|tpu_pod)\.sh .*)$", text, re.MULTILINE)
-  return [shlex.split(line) for line in lines]
+  return [shlex.split(line, comments=True) for line in lines]
 
 
 def test_the_calls_that_the_docs_show_are_ones_that_the_scripts_take(tmp_path):

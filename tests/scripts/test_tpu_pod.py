@@ -87,6 +87,8 @@ def test_arguments_reach_the_worker_as_they_are():
     (("run", *POD, "--slices=0", "train"), "expected a whole number of at least 1"),
     (("copy", *POD, "train"), "copy takes no PROGRAM: train"),
     (("copy", *POD, "--include=/no/such/file"), "--include=/no/such/file: no such file"),
+    (("up", *POD, "--type=v5litepod-16", "--include=/no/such/file"), "--include=/no/such/file: no such file"),
+    (("run", *POD, "trian"), "no program is called trian"),
     (("up", *POD, "--slices=2", "--type=v4-8"), "a queued resource is not there at once"),
     (("run", *POD, "--zones=1"), "unknown option --zones=1"),
   ],

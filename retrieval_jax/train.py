@@ -185,13 +185,13 @@ def _prepare(recipe: Recipe, partitioner: Partitioner) -> RetrievalData:
     teacher_scores=recipe.teacher_scores,
     hard_negatives=recipe.negatives.path,
   )
+  recipe.negatives.check(data)
+  data = recipe.examples.of(data, recipe.loss)
   if batch_size > max(FEW, PADDED * data.num_examples):
     raise UserError(
       f"BATCH_SIZE={batch_size:,}: {data.name}/{data.split} has {data.num_examples:,} examples, and all but these places of "
       f"each batch would be padding. Expected at most {max(FEW, PADDED * data.num_examples):,}; lower it."
     )
-  recipe.negatives.check(data)
-  data = recipe.examples.of(data, recipe.loss)
   partitioner.check_batch_size(
     recipe.examples.estimation_size(recipe.loss, batch_size), "ESTIMATION_BATCH_SIZE"
   )
